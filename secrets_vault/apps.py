@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class SecretsVaultConfig(AppConfig):
+    name = "secrets_vault"

@@ -1,0 +1,141 @@
+"""MCP servers, the tools they listed, and the checks that were made of them."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Lower
+
+from umpteenth.core.ids import new_id
+
+
+class Server(models.Model):
+    """A registered MCP server: how to reach it, and what its last checks found."""
+
+    class Transport(models.TextChoices):
+        HTTP = "http", "HTTP"
+        STDIO = "stdio", "stdio"
+
+    class State(models.TextChoices):
+        UNTESTED = "untested", "Not tested"
+        CONNECTED = "connected", "Connected"
+        LOGIN_REQUIRED = "login_required", "Login required"
+        FAILED = "failed", "Failed"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=64, unique=True)
+    description = models.CharField(max_length=500, blank=True)
+    transport = models.CharField(max_length=10, choices=Transport)
+    enabled = models.BooleanField(default=True)
+
+    # HTTP: scheme, host and path. The query may hold keys and lives in `private`.
+    url = models.CharField(max_length=2000, blank=True)
+    command = models.CharField(max_length=500, blank=True)
+    args = models.JSONField(default=list, blank=True)
+    # Encrypted JSON {"query": str, "headers": [[name, value]], "env": [[name, value]]};
+    # values may hold {{secret:NAME}} references.
+    private = models.BinaryField()
+    key_id = models.CharField(max_length=32, db_index=True)
+    # Kept apart so that lists need no decryption.
+    has_authorization = models.BooleanField(default=False)
+    secret_names = models.JSONField(default=list, blank=True)
+    options = models.JSONField(default=dict, blank=True)
+
+    # Counts saved edits; a form that was opened on an older one is refused.
+    version = models.PositiveIntegerField(default=1)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+    updated_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    # What checks found out. `tested_at` is the last success, whose tools are kept.
+    state = models.CharField(max_length=20, choices=State, default=State.UNTESTED)
+    tested_at = models.DateTimeField(null=True)
+    tool_count = models.PositiveIntegerField(default=0)
+    checked_at = models.DateTimeField(null=True)
+    last_error = models.TextField(blank=True)
+    protocol_version = models.CharField(max_length=20, blank=True)
+    server_name = models.CharField(max_length=200, blank=True)
+    server_version = models.CharField(max_length=100, blank=True)
+    instructions = models.TextField(blank=True)
+    # What worked last, tried first next time: {"transport": …, "mode": …}.
+    remembered = models.JSONField(default=dict, blank=True)
+
+    class Meta:
+        ordering = [Lower("name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Tool(models.Model):
+    """A tool as the last successful check listed it."""
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tools")
+    position = models.PositiveIntegerField()
+    name = models.TextField()
+    title = models.TextField(blank=True)
+    description = models.TextField(blank=True)
+    input_schema = models.JSONField(default=dict)
+    output_schema = models.JSONField(null=True)
+    # The server's own hints; None where it gave none.
+    read_only = models.BooleanField(null=True)
+    destructive = models.BooleanField(null=True)
+    open_world = models.BooleanField(null=True)
+    content_hash = models.CharField(max_length=64)
+
+    class Meta:
+        ordering = ["position"]
+        constraints = [models.UniqueConstraint(fields=["server", "name"], name="tool_per_server")]
+
+
+class Check(models.Model):
+    """One test of a server, done by a worker."""
+
+    class Status(models.TextChoices):
+        QUEUED = "queued", "Waiting for a worker"
+        RUNNING = "running", "Running"
+        DONE = "done", "Done"
+
+    class Outcome(models.TextChoices):
+        CONNECTED = "connected", "Connected"
+        LOGIN_REQUIRED = "login_required", "Login required"
+        FAILED = "failed", "Connection failed"
+        CANCELLED = "cancelled", "Cancelled"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="checks")
+    server_version_tested = models.PositiveIntegerField()
+    requested_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    status = models.CharField(max_length=10, choices=Status, default=Status.QUEUED)
+    outcome = models.CharField(max_length=20, choices=Outcome, blank=True)
+    claim_token = models.CharField(max_length=40, blank=True)
+    heartbeat_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    # [{"label": "Connecting", "ms": 12.3 or null while it lasts}]
+    steps = models.JSONField(default=list)
+    last_stderr = models.TextField(blank=True)
+    stderr_tail = models.TextField(blank=True)
+    exit_code = models.IntegerField(null=True)
+    error = models.TextField(blank=True)
+    hint = models.TextField(blank=True)
+    warnings = models.JSONField(default=list)
+    tool_count = models.PositiveIntegerField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            # The sheet reads a server's newest checks.
+            models.Index(fields=["server", "-created_at"], name="check_newest"),
+            # The sweep looks for checks that nobody finishes.
+            models.Index(
+                fields=["status", "created_at"],
+                name="check_unfinished",
+                condition=~models.Q(status="done"),
+            ),
+        ]

@@ -1,0 +1,236 @@
+"""Typed options: `config.yml`, then `UMPTEENTH_<SECTION>__<OPTION>`, each also as `…_FILE`.
+
+The environment wins over the file. Whatever is unknown or out of range raises `ConfigError`
+with one sentence that names the option, so that a start stops before anything is half done.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+PREFIX = "UMPTEENTH_"
+# Read before any option: where the options themselves and everything else live.
+DATA_DIR_VARIABLE = "UMPTEENTH_DATA_DIR"
+CONFIG_VARIABLE = "UMPTEENTH_CONFIG"
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+class ConfigError(Exception):
+    """An option that cannot be used; the message is one sentence for the operator."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AppOptions(_Section):
+    url: str | None = None
+    bind: str = "127.0.0.1:8080"
+    trusted_proxies: tuple[str, ...] = ()
+    debug: bool = False
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be an http or https address such as https://ump.example.org")
+        if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+            raise ValueError("must be only scheme, host and port, without a path")
+        return value.rstrip("/")
+
+    @field_validator("bind")
+    @classmethod
+    def _check_bind(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError("must be host:port such as 127.0.0.1:8080")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for item in value:
+            try:
+                ipaddress.ip_network(item, strict=False)
+            except ValueError:
+                raise ValueError(f"{item!r} is not an IP address or network") from None
+        return value
+
+
+class DatabaseOptions(_Section):
+    url: SecretStr | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(
+            ("postgres://", "postgresql://", "sqlite:///")
+        ):
+            raise ValueError("must begin with postgresql:// or sqlite:///")
+        return value
+
+
+class RedisOptions(_Section):
+    url: SecretStr | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(
+            ("redis://", "rediss://", "unix://")
+        ):
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        return value
+
+
+class SecurityOptions(_Section):
+    # Both live as files in the data directory unless given here (several machines share them).
+    secret_key: SecretStr | None = None
+    key_ring: SecretStr | None = None
+
+
+class RunsOptions(_Section):
+    max_concurrent: Annotated[int, Field(ge=1, le=256)] = 4
+
+
+class SandboxOptions(_Section):
+    # None: the project's own environment and docs/examples (see jobs.sandbox).
+    readonly_paths: tuple[Path, ...] | None = None
+    allow_unrestricted_network: bool = True
+
+    @field_validator("readonly_paths")
+    @classmethod
+    def _check_paths(cls, value: tuple[Path, ...] | None) -> tuple[Path, ...] | None:
+        for path in value or ():
+            if not path.is_absolute():
+                raise ValueError(f"{path} is not an absolute path")
+        return value
+
+
+class Options(_Section):
+    app: AppOptions = AppOptions()
+    database: DatabaseOptions = DatabaseOptions()
+    redis: RedisOptions = RedisOptions()
+    security: SecurityOptions = SecurityOptions()
+    runs: RunsOptions = RunsOptions()
+    sandbox: SandboxOptions = SandboxOptions()
+    data_dir: Path
+
+    @property
+    def app_url(self) -> str:
+        """The address people type, without a trailing slash."""
+        return self.app.url or f"http://{self.app.bind}"
+
+
+def default_data_dir(environ: Mapping[str, str]) -> Path:
+    """`./data` in a checkout, else the platform's place for application data."""
+    if (PROJECT_ROOT / "manage.py").exists():
+        return PROJECT_ROOT / "data"
+    base = environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "umpteenth"
+
+
+def load_options(environ: Mapping[str, str] | None = None) -> Options:
+    """Read all options. Raises `ConfigError`."""
+    environ = os.environ if environ is None else environ
+    data_dir = Path(environ.get(DATA_DIR_VARIABLE) or default_data_dir(environ)).absolute()
+    values = _read_file(environ, data_dir)
+    for section, option, value, source in _from_environment(environ):
+        if section not in Options.model_fields or section == "data_dir":
+            raise ConfigError(f"{source} names no section of the configuration.")
+        values.setdefault(section, {})[option] = value
+    values["data_dir"] = data_dir
+    try:
+        return Options.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_one_sentence(error)) from None
+
+
+def _read_file(environ: Mapping[str, str], data_dir: Path) -> dict[str, dict[str, Any]]:
+    named = environ.get(CONFIG_VARIABLE)
+    path = Path(named) if named else data_dir / "config.yml"
+    if not named and not path.exists():
+        path = PROJECT_ROOT / "config.yml"
+    if not named and not path.exists():
+        return {}
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"The configuration file {path} cannot be read: {reason}.") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"The configuration file {path} must be a mapping of sections.")
+    for section, options in content.items():
+        if section not in Options.model_fields or section == "data_dir":
+            raise ConfigError(f"{path}: unknown section {section!r}.")
+        if options is not None and not isinstance(options, dict):
+            raise ConfigError(f"{path}: section {section!r} must be a mapping of options.")
+    return {section: dict(options or {}) for section, options in content.items()}
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, Any, str]]:
+    found = []
+    for name in sorted(environ):
+        if not name.startswith(PREFIX) or name in (DATA_DIR_VARIABLE, CONFIG_VARIABLE):
+            continue
+        section, separator, option = name[len(PREFIX) :].lower().partition("__")
+        if not separator:
+            raise ConfigError(f"{name} is no option of Umpteenth; see config.example.yml.")
+        value: str = environ[name]
+        if option.endswith("_file"):
+            option = option.removesuffix("_file")
+            try:
+                value = Path(value).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or "it is not text"
+                raise ConfigError(f"The file that {name} names cannot be read: {reason}.") from None
+        found.append((section, option, _split_list(section, option, value), name))
+    return found
+
+
+def _split_list(section: str, option: str, value: str) -> Any:
+    """Lists are comma-separated in variables."""
+    if (section, option) in {("app", "trusted_proxies"), ("sandbox", "readonly_paths")}:
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
+def _one_sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
+    if first["type"] == "extra_forbidden":
+        return f"{where} is no option of Umpteenth; see config.example.yml."
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {reason[0].lower()}{reason[1:]}."
+
+
+@lru_cache(maxsize=1)
+def get_options() -> Options:
+    """The options of this process, read once."""
+    return load_options()
+
+
+def running_in_checkout() -> bool:
+    return (PROJECT_ROOT / "manage.py").exists()
+
+
+def python_environment() -> tuple[Path, ...]:
+    """Directories that this interpreter and its packages need, outside of /usr."""
+    prefixes = dict.fromkeys([Path(sys.prefix), Path(sys.base_prefix)])
+    return tuple(path for path in prefixes if not path.is_relative_to("/usr"))

@@ -1,0 +1,221 @@
+"""Django's settings, derived from the typed options. Nothing here is edited by operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from csp.constants import NONE, SELF
+
+from umpteenth.core.config import PROJECT_ROOT, get_options
+from umpteenth.core.keyfiles import read_secret_key
+
+OPTIONS = get_options()
+BASE_DIR = PROJECT_ROOT
+DATA_DIR = OPTIONS.data_dir
+
+DEBUG = OPTIONS.app.debug
+SECRET_KEY = read_secret_key(OPTIONS)
+
+_APP = urlsplit(OPTIONS.app_url)
+_BIND_HOST = OPTIONS.app.bind.rpartition(":")[0].strip("[]")
+_LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
+ALLOWED_HOSTS = sorted({_APP.hostname or "", *_LOOPBACK} - {""})
+if OPTIONS.app.url is None and _BIND_HOST not in ("127.0.0.1", "::1", "localhost"):
+    # Without app.url the operator has not said which names lead here.
+    ALLOWED_HOSTS = ["*"]
+CSRF_TRUSTED_ORIGINS = [OPTIONS.app_url]
+SECURE = _APP.scheme == "https"
+
+INSTALLED_APPS = [
+    "umpteenth.core",
+    "umpteenth.accounts",
+    "secrets_vault",
+    "servers",
+    "jobs",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "django_htmx",
+    "csp",
+    "axes",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "umpteenth.core.middleware.ClientAddressMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "umpteenth.core.middleware.PageMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+ROOT_URLCONF = "umpteenth.urls"
+ASGI_APPLICATION = "umpteenth.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": False,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "umpteenth.accounts.context.shell",
+            ],
+            "builtins": ["umpteenth.core.templatetags.ui"],
+            "loaders": [
+                (
+                    "django.template.loaders.cached.Loader",
+                    ["django.template.loaders.filesystem.Loader"],
+                )
+            ]
+            if not DEBUG
+            else ["django.template.loaders.filesystem.Loader"],
+        },
+    }
+]
+
+
+def _database(url: str | None, data_dir: Path) -> dict[str, Any]:
+    if url is None or url.startswith("sqlite:///"):
+        path = data_dir / "umpteenth.sqlite3" if url is None else Path(url[len("sqlite:///") :])
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": path,
+            "OPTIONS": {
+                "timeout": 20,  # seconds; busy_timeout
+                "transaction_mode": "IMMEDIATE",
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            },
+        }
+    parts = urlsplit(url)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": unquote(parts.hostname or ""),
+        "PORT": str(parts.port or ""),
+        "OPTIONS": {"pool": {"min_size": 0, "max_size": 20, "timeout": 20}},
+    }
+
+
+_database_url = OPTIONS.database.url
+DATABASES = {
+    "default": _database(_database_url.get_secret_value() if _database_url else None, DATA_DIR)
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 10},
+    },
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "accounts:sign_in"
+LOGIN_REDIRECT_URL = "dashboard"
+LOGOUT_REDIRECT_URL = "accounts:sign_in"
+
+SESSION_COOKIE_AGE = 7 * 24 * 3600
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = SECURE
+CSRF_COOKIE_HTTPONLY = True
+CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_SECURE = SECURE
+CSRF_FAILURE_VIEW = "umpteenth.accounts.views.csrf_failure"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+# P: 20 attempts a minute from one address (issue text); axes counts failures.
+AXES_FAILURE_LIMIT = 20
+AXES_COOLOFF_TIME = 1 / 60  # hours
+AXES_LOCKOUT_PARAMETERS = ["ip_address"]
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_CLIENT_IP_CALLABLE = "umpteenth.core.middleware.client_address"
+AXES_LOCKOUT_CALLABLE = "umpteenth.accounts.views.locked_out"
+AXES_ENABLE_ADMIN = False
+AXES_DISABLE_ACCESS_LOG = True
+AXES_VERBOSE = False
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "manifest-src": [SELF],
+        "media-src": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+        "base-uri": [NONE],
+    }
+}
+
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STATIC_ROOT = DATA_DIR / "static"
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+STORAGES = {
+    "default": {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": DATA_DIR / "files"},
+    },
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+TIME_ZONE = "UTC"
+USE_TZ = True
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "filters": {"mask": {"()": "umpteenth.core.logs.MaskingFilter"}},
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {
+        "console": {
+            "class": "logging.StreamHandler",
+            "formatter": "plain",
+            "filters": ["mask"],
+        }
+    },
+    "root": {"handlers": ["console"], "level": OPTIONS.app.log_level},
+    "loggers": {
+        # They log whole URLs, query included, at INFO.
+        "httpx2": {"level": "WARNING"},
+        "httpcore2": {"level": "WARNING"},
+        "axes": {"level": "WARNING"},
+        "django.request": {"level": "ERROR"},
+    },
+}

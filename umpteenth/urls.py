@@ -1,0 +1,16 @@
+"""Where each room's pages hang."""
+
+from __future__ import annotations
+
+from django.urls import include, path
+
+from umpteenth.accounts import views as accounts_views
+
+urlpatterns = [
+    path("", accounts_views.dashboard, name="dashboard"),
+    path("", include("umpteenth.accounts.urls")),
+    path("settings/secrets/", include("secrets_vault.urls")),
+    path("servers/", include("servers.urls")),
+    path("jobs/", include("jobs.urls.jobs")),
+    path("runs/", include("jobs.urls.runs")),
+]
