@@ -1,0 +1,182 @@
+"""What callers of the MCP engine see: settings, tools, results and errors.
+
+Importing this module loads neither the SDK nor Django; `servers.mcp.client` loads the SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+TransportKind = Literal["http", "stdio"]
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """Everything that one connection needs, references already resolved.
+
+    `url` may hold a query. Time-outs are in seconds; None is the default of `servers.limits`.
+    `remembered` is what worked last (`Connection.remembered`), tried first.
+    """
+
+    name: str
+    transport: TransportKind
+    url: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    start_timeout: float = 120.0
+    connect_timeout: float = 30.0
+    request_timeout: float | None = None
+    tool_timeout: float | None = None
+    remembered: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Without addresses, headers, arguments and environment: they may hold secrets."""
+        return f"ConnectionSettings(name={self.name!r}, transport={self.transport!r})"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as its server lists it; the hints are None where the server gives none."""
+
+    name: str
+    title: str = ""
+    description: str = ""
+    input_schema: dict[str, Any] = field(default_factory=dict)
+    output_schema: dict[str, Any] | None = None
+    read_only: bool | None = None
+    destructive: bool | None = None
+    open_world: bool | None = None
+
+    @cached_property
+    def content_hash(self) -> str:
+        """64 hexadecimal digits; equal exactly if everything that the server says is equal."""
+        content = [
+            self.name,
+            self.title,
+            self.description,
+            self.input_schema,
+            self.output_schema,
+            self.read_only,
+            self.destructive,
+            self.open_world,
+        ]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def shows_read_only(self) -> bool:
+        """Whether the `Read-only` badge is shown: only if the server says so (P73)."""
+        return self.read_only is True
+
+    @property
+    def shows_destructive(self) -> bool:
+        """Whether the `Destructive` badge is shown (P33).
+
+        The specification's default of the hint is true, but a tool without any annotation
+        gets no badge.
+        """
+        hints = (self.read_only, self.destructive, self.open_world)
+        return any(hint is not None for hint in hints) and (
+            self.read_only is not True and self.destructive is not False
+        )
+
+
+@dataclass(frozen=True)
+class ToolList:
+    """The tools that can be used, and one sentence for each thing that was left out or odd."""
+
+    tools: list[Tool]
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What a tool answered.
+
+    `text` is the result as text, whether or not the call went well; `error` says why `ok` is
+    False. `content` holds the raw parts, `structured` the structured content (None if absent).
+    """
+
+    ok: bool
+    text: str
+    structured: Any = None
+    content: list[dict[str, Any]] = field(default_factory=list)
+    error: str = ""
+    duration_ms: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+
+
+class Observer(Protocol):
+    """Told about the progress of a connection; must not block."""
+
+    def step(self, label: str) -> None:
+        """A new step began, for example `Connecting`."""
+        ...
+
+    def stderr(self, line: str) -> None:
+        """The server wrote a line to its standard error, or noise to its standard output."""
+        ...
+
+
+class StdioProcess(Protocol):
+    """A started stdio server; `kill` ends its whole process tree and may be called twice."""
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter: ...
+    @property
+    def stdout(self) -> asyncio.StreamReader: ...
+    @property
+    def stderr(self) -> asyncio.StreamReader: ...
+    async def wait(self) -> int: ...
+    async def kill(self) -> None: ...
+
+
+# Starts argv with exactly this environment. Raises `ServerError` or `OSError`.
+Spawner = Callable[[Sequence[str], Mapping[str, str]], Awaitable[StdioProcess]]
+
+# progress, total, message
+ProgressCallback = Callable[[float, "float | None", "str | None"], Awaitable[None]]
+
+
+class ServerError(Exception):
+    """A server could not be used; the message is what a person reads.
+
+    `hint` says what to do next, `stderr_tail` is the end of a stdio server's standard error,
+    `exit_code` its exit code (negative: the signal) where it ended.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        stderr_tail: str = "",
+        exit_code: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.stderr_tail = stderr_tail
+        self.exit_code = exit_code
+
+
+class ServerUnavailable(ServerError):
+    """The server cannot be reached, does not start, or does not speak the protocol."""
+
+
+class LoginRequired(ServerError):
+    """The server wants credentials and the settings hold none."""
+
+
+class CallTimedOut(ServerError):
+    """A call got no answer within its limit. It may have happened."""
+
+
+class ConnectionLost(ServerError):
+    """The connection ended while it was in use. A pending call may have happened."""
