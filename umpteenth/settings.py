@@ -179,7 +179,8 @@ CONTENT_SECURITY_POLICY = {
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-STATIC_ROOT = DATA_DIR / "static"
+# Served from where they lie: nothing is collected.
+STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 STORAGES = {
@@ -216,6 +217,9 @@ LOGGING = {
         "httpx2": {"level": "WARNING"},
         "httpcore2": {"level": "WARNING"},
         "axes": {"level": "WARNING"},
+        # One line for each hint; what became of it is on the timeline.
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},
     },
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from django.urls import include, path
 
 from umpteenth.accounts import views as accounts_views
+from umpteenth.health import healthz
 
 urlpatterns = [
+    path("healthz", healthz, name="healthz"),
     path("", accounts_views.dashboard, name="dashboard"),
     path("", include("umpteenth.accounts.urls")),
     path("settings/secrets/", include("secrets_vault.urls")),

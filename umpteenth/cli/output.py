@@ -1,0 +1,37 @@
+"""What commands print: JSON or a table on standard output, errors on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+import click
+
+
+def emit_json(value: object, *, compact: bool = False) -> None:
+    """Print one JSON document; `compact` puts it on one line (for lists of lines)."""
+    text = json.dumps(value, ensure_ascii=False, indent=None if compact else 2, default=str)
+    click.echo(text)
+
+
+def fail(message: str, *, status: int = 1) -> NoReturn:
+    """Print one sentence on standard error and end the command."""
+    from umpteenth.core.masking import known_values
+
+    click.echo(known_values().mask(message), err=True)
+    sys.exit(status)
+
+
+def table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> None:
+    """Print rows in columns as wide as their longest cell."""
+    cells = [list(headers), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    for row in cells:
+        line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else " ".join(str(value).split())

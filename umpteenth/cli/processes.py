@@ -1,0 +1,79 @@
+"""Single processes: children of `umpteenth up`, or one container each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import warnings
+
+import click
+
+from umpteenth.cli.bootstrap import load_django, setup
+from umpteenth.core.config import get_options
+from umpteenth.core.process import end_with_parent
+
+# Open event streams would hold the web process for ever (design, section 3).
+GRACEFUL_SHUTDOWN = 2  # seconds
+
+
+@click.command()
+@click.option("--parent", type=int, hidden=True)
+@click.option("--fd", type=int, hidden=True, help="A socket that listens already.")
+def web(parent: int | None, fd: int | None) -> None:
+    """Serve the pages at app.bind."""
+    end_with_parent(parent)
+    load_django(service=True)
+    import uvicorn
+
+    host, _, port = get_options().app.bind.rpartition(":")
+    config = uvicorn.Config(
+        "umpteenth.asgi:application",
+        host=host.strip("[]"),
+        port=int(port),
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        # Who the client is, is decided by core.middleware and app.trusted_proxies.
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN,
+    )
+    sockets = None if fd is None else [socket.socket(fileno=fd)]
+    uvicorn.Server(config).run(sockets=sockets)
+
+
+@click.command()
+@click.option("--parent", type=int, hidden=True)
+def worker(parent: int | None) -> None:
+    """Do checks and runs: runs.max_concurrent at once, and four threads more."""
+    end_with_parent(parent)
+    load_django(service=True)
+    # Sandboxes drop root themselves, and messages are JSON, never pickle.
+    warnings.filterwarnings("ignore", module="celery.platforms")
+    from umpteenth.celery import app
+
+    name = f"{os.getpid()}@{socket.gethostname()}"
+    quiet = ["--quiet", "worker", "--loglevel", "WARNING", "--queues", "runs,checks"]
+    lean = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    app.start(argv=[*quiet, *lean, "--hostname", name])
+
+
+@click.command()
+@click.option("--parent", type=int, hidden=True)
+def beat(parent: int | None) -> None:
+    """Fire schedules and mend what died; any number of them may run."""
+    end_with_parent(parent)
+    load_django(service=True)
+    from umpteenth.celery import app
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    app.start(argv=["--quiet", "beat", "--loglevel", "WARNING"])
+
+
+@click.command()
+def migrate() -> None:
+    """Bring the database up to date and make the vault's first key."""
+    setup(service=True)
+    click.echo("The database is up to date.")
