@@ -1,0 +1,77 @@
+"""The one door for outbound HTTP: every client that this process uses is made here."""
+
+from __future__ import annotations
+
+import ssl
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from umpteenth import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx2
+
+USER_AGENT = f"umpteenth/{__version__}"
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+Origin = tuple[str, str, int]
+
+
+def async_client(
+    *,
+    timeout: float | httpx2.Timeout | None,
+    headers: Mapping[str, str] | None = None,
+) -> httpx2.AsyncClient:
+    """A client that follows no redirect by itself; the caller closes it.
+
+    `timeout` counts for connecting, and for each single read and write where it is a number.
+    Proxies and certificates come from the environment as usual.
+    """
+    import httpx2  # loaded where it is used: not every process makes requests
+
+    return httpx2.AsyncClient(
+        timeout=timeout,
+        headers={"User-Agent": USER_AGENT, **(headers or {})},
+        follow_redirects=False,
+        verify=_ssl_context(),
+    )
+
+
+@lru_cache(maxsize=1)
+def _ssl_context() -> ssl.SSLContext:
+    """Shared by all clients: reading the certificates takes longer than most requests."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+def origin(url: str) -> Origin | None:
+    """Scheme, host and port, default ports filled in; None if `url` is no HTTP address."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    scheme, host = parts.scheme.lower(), parts.hostname
+    if scheme not in DEFAULT_PORTS or not host:
+        return None
+    return scheme, host.rstrip("."), port or DEFAULT_PORTS[scheme]
+
+
+def same_origin(first: str, second: str) -> bool:
+    """Whether both are HTTP addresses of one scheme, host and port."""
+    known = origin(first)
+    return known is not None and known == origin(second)
+
+
+def public_url(url: str) -> str:
+    """`url` as it may be shown: without query, fragment and user information (U60)."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "the address"
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
