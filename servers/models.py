@@ -23,7 +23,7 @@ class Server(models.Model):
         FAILED = "failed", "Failed"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    name = models.CharField(max_length=64, unique=True)
+    name = models.CharField(max_length=64)
     description = models.CharField(max_length=500, blank=True)
     transport = models.CharField(max_length=10, choices=Transport)
     enabled = models.BooleanField(default=True)
@@ -43,6 +43,8 @@ class Server(models.Model):
 
     # Counts saved edits; a form that was opened on an older one is refused.
     version = models.PositiveIntegerField(default=1)
+    # Counts the edits among them that change how it is reached; a test of an older one is stale.
+    connection_version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
     updated_by = models.ForeignKey(
@@ -64,9 +66,21 @@ class Server(models.Model):
 
     class Meta:
         ordering = [Lower("name")]
+        constraints = [
+            # Instructions are matched to names ignoring case (P17), so "GitHub" and "github"
+            # cannot both exist.
+            models.UniqueConstraint(Lower("name"), name="server_name_ignoring_case")
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def endpoint(self) -> str:
+        """What people recognise it by: the address without its query, or the command line."""
+        if self.transport == self.Transport.HTTP:
+            return self.url
+        return " ".join([self.command, *map(str, self.args)])
 
 
 class Tool(models.Model):
@@ -89,6 +103,22 @@ class Tool(models.Model):
         ordering = ["position"]
         constraints = [models.UniqueConstraint(fields=["server", "name"], name="tool_per_server")]
 
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def shows_read_only(self) -> bool:
+        """Whether the `Read-only` badge is shown: only if the server says so (P33, P73)."""
+        return self.read_only is True
+
+    @property
+    def shows_destructive(self) -> bool:
+        """Whether the `Destructive` badge is shown; never for a tool without any hint."""
+        hints = (self.read_only, self.destructive, self.open_world)
+        return any(hint is not None for hint in hints) and (
+            self.read_only is not True and self.destructive is not False
+        )
+
 
 class Check(models.Model):
     """One test of a server, done by a worker."""
@@ -106,7 +136,7 @@ class Check(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="checks")
-    server_version_tested = models.PositiveIntegerField()
+    connection_version = models.PositiveIntegerField()
     requested_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -124,6 +154,10 @@ class Check(models.Model):
     hint = models.TextField(blank=True)
     warnings = models.JSONField(default=list)
     tool_count = models.PositiveIntegerField(null=True)
+    transport = models.CharField(max_length=30, blank=True)
+    protocol_version = models.CharField(max_length=20, blank=True)
+    # What differs from the success before: {"added": [name], "removed": […], "changed": […]}.
+    changes = models.JSONField(default=dict)
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -139,3 +173,18 @@ class Check(models.Model):
                 condition=~models.Q(status="done"),
             ),
         ]
+        constraints = [
+            # A second click on Test joins the test under way.
+            models.UniqueConstraint(
+                fields=["server", "connection_version"],
+                condition=~models.Q(status="done"),
+                name="one_check_under_way",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.server_id} {self.created_at:%Y-%m-%d %H:%M:%S}"
+
+    @property
+    def is_done(self) -> bool:
+        return self.status == self.Status.DONE

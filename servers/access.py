@@ -1,0 +1,23 @@
+"""Who may do what with servers. Services ask here, so that no page, command or import can forget.
+
+Members see and test servers; whoever may write a command chooses what runs (I19), so
+only administrators create, change, duplicate, switch and delete.
+"""
+
+from __future__ import annotations
+
+from umpteenth.accounts.models import User
+
+
+class NotAllowed(Exception):
+    """The person may not do this; the message says who may."""
+
+
+def may_manage(person: User | None) -> bool:
+    """None is the operator at the command line, who owns the machine."""
+    return person is None or person.is_administrator
+
+
+def require_manager(person: User | None) -> None:
+    if not may_manage(person):
+        raise NotAllowed("Only administrators can change MCP servers. Ask one of them.")

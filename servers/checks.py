@@ -1,0 +1,274 @@
+"""Tests of servers: asked for by people, done by workers.
+
+1. `request_check` makes the row and sends a hint on commit; a test under way is joined.
+2. A worker claims it with one conditional update that writes a random token. Every later write
+   names the token, so that a worker that was declared dead writes nothing more.
+3. The connection lives in a thread of its own (`servers.probe`), which touches no database;
+   this thread writes progress and heartbeat, and reads whether to cancel.
+4. `sweep_checks`, called by beat, ends checks whose worker died and hints waiting ones again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+from secrets_vault.crypto import DecryptionFailed, UnknownKey
+from secrets_vault.services import SecretError
+
+from servers.connecting import connection_settings
+from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable
+from servers.models import Check, Server
+from servers.probe import MAX_TAIL, Found, Probe, Progress
+from servers.results import MAX_ERROR, store_failure, store_success
+from servers.spawning import get_spawner
+from umpteenth.accounts.models import User
+from umpteenth.core.masking import Masker
+from umpteenth.core.text import clean
+
+LIMIT = 180.0  # seconds; P34
+POLL = 0.25  # seconds between looks at progress and at the cancel flag
+HEARTBEAT = timedelta(seconds=5)
+DEAD_AFTER = timedelta(seconds=60)
+HINT_AGAIN_AFTER = timedelta(seconds=10)
+SWEEP_AT_MOST = 200  # rows in one sweep
+STOPPING_AT_MOST = 30.0  # seconds that a stopped connection may take to close
+INTERRUPTED = "interrupted: the worker stopped"
+OUTDATED = "The server was edited during this test, so what it found was not kept. Test it again."
+
+# Why a connection was stopped: nobody stopped it, somebody asked, its time was up, or another
+# process has ended the check.
+Reason = Literal["", "cancelled", "limit", "lost"]
+STOPPED_BY_LIMIT = "The test was stopped after 3 minutes without an answer."
+
+
+def request_check(server: Server, *, actor: User | None) -> Check:
+    """Ask for a test; anyone signed in may. Joins the one under way for the same settings."""
+    _end_dead(Check.objects.filter(server=server), timezone.now())
+    try:
+        with transaction.atomic():
+            check = Check.objects.create(
+                server=server,
+                connection_version=server.connection_version,
+                requested_by=actor,
+            )
+            _hint(check.pk)
+    except IntegrityError:
+        under_way = _under_way(server)
+        return under_way if under_way is not None else request_check(server, actor=actor)
+    return check
+
+
+def cancel_check(check: Check) -> None:
+    """End a waiting check at once, and ask the worker to end a running one (within a second)."""
+    now = timezone.now()
+    waiting = Check.objects.filter(pk=check.pk, status=Check.Status.QUEUED)
+    if waiting.update(status=Check.Status.DONE, outcome=Check.Outcome.CANCELLED, finished_at=now):
+        return
+    Check.objects.filter(pk=check.pk, status=Check.Status.RUNNING, cancel_requested_at=None).update(
+        cancel_requested_at=now
+    )
+
+
+def run_check(check_id: UUID) -> bool:
+    """Do the check, unless somebody else has claimed it or it is over: then False."""
+    token = _claim(check_id)
+    if token is None:
+        return False
+    check = Check.objects.select_related("server").get(pk=check_id)
+    try:
+        settings, mask = connection_settings(check.server)
+        spawn = None if settings.transport == "http" else get_spawner(label=settings.name)
+    except (SecretError, UnknownKey, DecryptionFailed) as error:
+        return _fail(check, token, ServerUnavailable(str(error)), Masker({}))
+    except ServerError as error:
+        return _fail(check, token, error, Masker({}))
+    masker = Masker(mask)
+    probe = Probe(settings, spawn)
+    reason = _follow(check, token, probe, masker)
+    return _finish(check, token, probe, reason, masker)
+
+
+def sweep_checks(now: datetime) -> int:
+    """End checks whose worker died and hint waiting ones again; the number of rows touched."""
+    ended = _end_dead(Check.objects.all(), now)
+    waiting = Check.objects.filter(
+        status=Check.Status.QUEUED, created_at__lt=now - HINT_AGAIN_AFTER
+    ).order_by("created_at")
+    hinted = list(waiting.values_list("pk", flat=True)[:SWEEP_AT_MOST])
+    for pk in hinted:
+        _hint(pk)
+    return ended + len(hinted)
+
+
+def _hint(check_id: UUID) -> None:
+    # Celery is loaded by processes that use it.
+    from umpteenth.celery import hint
+
+    hint("servers.tasks.execute_check", str(check_id))
+
+
+def _under_way(server: Server) -> Check | None:
+    return (
+        Check.objects.filter(server=server, connection_version=server.connection_version)
+        .exclude(status=Check.Status.DONE)
+        .first()
+    )
+
+
+def _claim(check_id: UUID) -> str | None:
+    token = secrets.token_urlsafe(24)
+    now = timezone.now()
+    claimed = Check.objects.filter(pk=check_id, status=Check.Status.QUEUED).update(
+        status=Check.Status.RUNNING, claim_token=token, started_at=now, heartbeat_at=now
+    )
+    return token if claimed else None
+
+
+def _mine(check: Check, token: str) -> QuerySet[Check]:
+    return Check.objects.filter(pk=check.pk, claim_token=token, status=Check.Status.RUNNING)
+
+
+def _follow(check: Check, token: str, probe: Probe, masker: Masker) -> Reason:
+    """Write progress until the probe ends; why it was stopped, if it was."""
+    reason: Reason = ""
+    started = time.monotonic()
+    stopped_at = 0.0
+    writer = _ProgressWriter(_mine(check, token), masker)
+    probe.start()
+    try:
+        while not probe.wait(POLL):
+            if reason:
+                if time.monotonic() - stopped_at > STOPPING_AT_MOST:
+                    break
+                writer.write(probe.progress())
+                continue
+            reason = writer.write(probe.progress())
+            if not reason and time.monotonic() - started > LIMIT:
+                reason = "limit"
+            if reason:
+                stopped_at = time.monotonic()
+                probe.stop()
+    finally:
+        probe.stop()
+    return reason
+
+
+class _ProgressWriter:
+    """Writes what changed, and a heartbeat at least every few seconds."""
+
+    def __init__(self, mine: QuerySet[Check], masker: Masker) -> None:
+        self._mine = mine
+        self._masker = masker
+        self._written = Progress()
+        self._beat_at = timezone.now()
+
+    def write(self, progress: Progress) -> Reason:
+        """`lost` if the check is no longer ours, `cancelled` if somebody asked, else nothing."""
+        now = timezone.now()
+        if progress != self._written or now - self._beat_at >= HEARTBEAT:
+            columns = _progress_columns(progress, self._masker)
+            if not self._mine.update(heartbeat_at=now, **columns):
+                return "lost"
+            self._written, self._beat_at = progress, now
+        flag = self._mine.values_list("cancel_requested_at").first()
+        if flag is None:
+            return "lost"
+        return "cancelled" if flag[0] else ""
+
+
+def _progress_columns(progress: Progress, masker: Masker) -> dict[str, Any]:
+    return {
+        "steps": [
+            {"label": clean(masker.mask(step["label"]), 200), "ms": step["ms"]}
+            for step in progress.steps
+        ],
+        "last_stderr": clean(masker.mask(progress.last_stderr), 500),
+    }
+
+
+def _finish(check: Check, token: str, probe: Probe, reason: Reason, masker: Masker) -> bool:
+    """Store how it ended. True also where the result was no longer ours to store."""
+    columns = _progress_columns(probe.progress(), masker)
+    outcome = probe.outcome
+    if isinstance(outcome, Found):
+        return _succeed(check, token, outcome, masker, columns)
+    if isinstance(outcome, ServerError):
+        return _fail(check, token, outcome, masker, columns)
+    if reason == "limit":
+        error = ServerUnavailable(STOPPED_BY_LIMIT, stderr_tail=probe.stderr_tail)
+        return _fail(check, token, error, masker, columns)
+    _mine(check, token).update(
+        status=Check.Status.DONE,
+        outcome=Check.Outcome.CANCELLED,
+        finished_at=timezone.now(),
+        **columns,
+    )
+    return True
+
+
+def _succeed(
+    check: Check, token: str, found: Found, masker: Masker, columns: dict[str, Any]
+) -> bool:
+    warnings = [clean(masker.mask(text), 1000) for text in found.tools.warnings[:100]]
+    with transaction.atomic():
+        mine = _mine(check, token)
+        if not mine.update(heartbeat_at=timezone.now()):
+            return True
+        changes = store_success(check.server, found.connection, found.tools, masker=masker)
+        if changes is None:
+            warnings.append(OUTDATED)
+        mine.update(
+            status=Check.Status.DONE,
+            outcome=Check.Outcome.CONNECTED,
+            finished_at=timezone.now(),
+            tool_count=len(found.tools.tools),
+            transport=found.connection.transport,
+            protocol_version=clean(found.connection.protocol_version or "", 20),
+            changes=changes.as_json() if changes else {},
+            warnings=warnings,
+            **columns,
+        )
+    return True
+
+
+def _fail(
+    check: Check,
+    token: str,
+    error: ServerError,
+    masker: Masker,
+    columns: dict[str, Any] | None = None,
+) -> bool:
+    login = isinstance(error, LoginRequired)
+    with transaction.atomic():
+        mine = _mine(check, token).update(
+            status=Check.Status.DONE,
+            outcome=Check.Outcome.LOGIN_REQUIRED if login else Check.Outcome.FAILED,
+            finished_at=timezone.now(),
+            error=clean(masker.mask(error.message), MAX_ERROR),
+            hint=clean(masker.mask(error.hint), 1000),
+            stderr_tail=clean(masker.mask(error.stderr_tail)[-MAX_TAIL:]),
+            exit_code=error.exit_code,
+            **(columns or {}),
+        )
+        if mine:
+            store_failure(check.server, error, masker=masker)
+    return True
+
+
+def _end_dead(checks: QuerySet[Check], now: datetime) -> int:
+    """Fail running checks whose heartbeat stopped; the server is not to blame."""
+    silent = checks.filter(status=Check.Status.RUNNING, heartbeat_at__lt=now - DEAD_AFTER)
+    return silent.update(
+        status=Check.Status.DONE,
+        outcome=Check.Outcome.FAILED,
+        error=INTERRUPTED,
+        hint="Test it again. If this keeps happening, look at the worker's log.",
+        finished_at=now,
+    )

@@ -1,0 +1,263 @@
+"""What a server's settings may be: one place for the form, the command line and imports.
+
+Nothing here imports Django. `check` returns sentences by field; the keys are `name`,
+`description`, `url`, `command`, `args.<i>`, `headers.<i>.name`, `headers.<i>.value`,
+`env.<i>.name` and `env.<i>.value`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+HTTP, STDIO = "http", "stdio"
+
+MAX_NAME = 64
+MAX_DESCRIPTION = 500
+MAX_COMMAND = 500
+MAX_URL = 2000
+MAX_QUERY = 4096
+MAX_ROWS = 100
+MAX_ARGUMENT = 4096
+MAX_ENTRY_NAME = 200
+MAX_HEADER_VALUE = 8192
+MAX_ENV_VALUE = 32 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# RFC 9110, section 5.6.2.
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST_CHARACTERS = re.compile(r"[^\x00-\x20\x7f<>\"{}|\\^`%/?#@]+")
+# The connection itself writes these; a second value would break it.
+_OWN_HEADERS = {
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "transfer-encoding",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A header or a variable. A value of None keeps what is stored under the name `kept`."""
+
+    name: str
+    value: str | None
+    kept: str = ""
+
+
+@dataclass(frozen=True)
+class ServerData:
+    """A server as a person describes it. Fields of the other transport are ignored.
+
+    `url` may hold a query; `keep_query` keeps the stored one where `url` holds none.
+    """
+
+    name: str
+    transport: str
+    description: str = ""
+    url: str = ""
+    keep_query: bool = False
+    headers: tuple[Entry, ...] = ()
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[Entry, ...] = ()
+
+
+Errors = dict[str, str]
+
+
+def check(data: ServerData) -> Errors:
+    """One sentence for each field that is at fault; empty if the data can be stored."""
+    errors: Errors = {}
+    if problem := name_problem(data.name):
+        errors["name"] = problem
+    if len(data.description) > MAX_DESCRIPTION:
+        errors["description"] = f"Shorten the description to {MAX_DESCRIPTION} characters."
+    if data.transport == HTTP:
+        _check_http(data, errors)
+    elif data.transport == STDIO:
+        _check_stdio(data, errors)
+    else:
+        errors["transport"] = "Choose HTTP or stdio."
+    return errors
+
+
+def name_problem(name: str) -> str:
+    """Why this is no name of a server; empty if it is one."""
+    if not name:
+        return "Give the server a name, for example github."
+    if len(name) > MAX_NAME:
+        return f"The name has {len(name)} characters; {MAX_NAME} are possible."
+    if not _NAME.fullmatch(name):
+        return "The name can hold only letters, digits, _ and -, for example github."
+    return ""
+
+
+def split_query(url: str) -> tuple[str, str]:
+    """The address up to the question mark, and the query after it."""
+    address, _, query = url.strip().partition("?")
+    return address, query
+
+
+def url_problem(url: str) -> str:
+    """Why this is no address of an HTTP server; empty if it is one."""
+    address, query = split_query(url)
+    if not address:
+        return "Enter the address, for example https://api.githubcopilot.com/mcp/."
+    if len(address) > MAX_URL or len(query) > MAX_QUERY:
+        return f"The address is too long: {MAX_URL} characters, and {MAX_QUERY} for its query."
+    if "#" in url:
+        return "The address cannot hold a # part; leave it out."
+    if "{{" in address:
+        return "In an address, a secret can stand only after the question mark."
+    if re.search(r"[\x00-\x20\x7f\\]", address) or re.search(r"[\x00-\x20\x7f]", _bare(query)):
+        return "The address holds a space or a character that no address can hold."
+    try:
+        parts = urlsplit(address)
+        return _parts_problem(parts)
+    except ValueError:
+        return "This is no address; it looks like https://host/path."
+
+
+def _bare(query: str) -> str:
+    """The query without references, inside whose braces spaces are allowed."""
+    return re.sub(r"\{\{.*?\}\}", "", query)
+
+
+def _parts_problem(parts: SplitResult) -> str:
+    if parts.scheme not in ("http", "https"):
+        return "The address must begin with https:// or http://."
+    if "@" in parts.netloc:
+        return (
+            "The address cannot hold a user name or password; "
+            "put credentials into a header that refers to a secret."
+        )
+    host = parts.hostname or ""
+    port = parts.port  # raises ValueError for what is no port
+    if not host or port == 0 or not _is_host(host):
+        return "The address has no usable host; it looks like https://host/path."
+    return ""
+
+
+def _is_host(host: str) -> bool:
+    if ":" in host:  # IPv6; urlsplit has checked the brackets
+        return True
+    if not _HOST_CHARACTERS.fullmatch(host) or len(host) > 253:
+        return False
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+def _check_http(data: ServerData, errors: Errors) -> None:
+    if problem := url_problem(data.url):
+        errors["url"] = problem
+    _check_entries("headers", data.headers, errors, _header_name_problem, _header_value_problem)
+
+
+def _check_stdio(data: ServerData, errors: Errors) -> None:
+    if problem := _command_problem(data.command):
+        errors["command"] = problem
+    if len(data.args) > MAX_ROWS:
+        errors["args"] = f"There are {len(data.args)} arguments; {MAX_ROWS} are possible."
+    for index, argument in enumerate(data.args[:MAX_ROWS]):
+        if problem := _argument_problem(argument):
+            errors[f"args.{index}"] = problem
+    _check_entries("env", data.env, errors, _variable_problem, _variable_value_problem)
+
+
+def _check_entries(
+    field: str,
+    entries: tuple[Entry, ...],
+    errors: Errors,
+    name_problem: Callable[[str], str],
+    value_problem: Callable[[str], str],
+) -> None:
+    if len(entries) > MAX_ROWS:
+        errors[field] = f"There are {len(entries)} rows; {MAX_ROWS} are possible."
+    seen: set[str] = set()
+    for index, entry in enumerate(entries[:MAX_ROWS]):
+        key = entry.name.lower() if field == "headers" else entry.name
+        if key in seen:
+            errors[f"{field}.{index}.name"] = f"{entry.name} stands here twice; keep one of them."
+        elif problem := name_problem(entry.name):
+            errors[f"{field}.{index}.name"] = problem
+        if entry.value is not None and (problem := value_problem(entry.value)):
+            errors[f"{field}.{index}.value"] = problem
+        seen.add(key)
+
+
+def _header_name_problem(name: str) -> str:
+    if not name:
+        return "Name the header, for example Authorization."
+    if len(name) > MAX_ENTRY_NAME or not _TOKEN.fullmatch(name):
+        return "A header's name can hold only letters, digits and - _ . and the like."
+    if name.lower() in _OWN_HEADERS:
+        return f"Umpteenth writes {name} itself; leave it out."
+    return ""
+
+
+def _header_value_problem(value: str) -> str:
+    """E01: a line break must never reach the HTTP library, whose error would quote the value."""
+    if re.search(r"[\r\n]", value.strip()):
+        return "The value contains a line break; a header has only one line."
+    if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", value) or not value.isascii():
+        return "The value contains a character that a header cannot hold; use plain ASCII."
+    if len(value) > MAX_HEADER_VALUE:
+        return f"The value is too long: {MAX_HEADER_VALUE} characters are possible."
+    return ""
+
+
+def _variable_problem(name: str) -> str:
+    if not name:
+        return "Name the variable, for example BRAVE_API_KEY."
+    if len(name) > MAX_ENTRY_NAME or not _VARIABLE.fullmatch(name):
+        return "A variable's name can hold only letters, digits and _, and no digit at first."
+    return ""
+
+
+def _variable_value_problem(value: str) -> str:
+    if "\0" in value:
+        return "The value contains a NUL character, which no variable can hold."
+    if len(value) > MAX_ENV_VALUE:
+        return f"The value is too long: {MAX_ENV_VALUE} characters are possible."
+    return ""
+
+
+def _command_problem(command: str) -> str:
+    if not command:
+        return "Enter the program that starts the server, for example npx."
+    if len(command) > MAX_COMMAND:
+        return f"The command has {len(command)} characters; {MAX_COMMAND} are possible."
+    if re.search(r"[\x00-\x1f\x7f]", command) or command.startswith("-"):
+        return "This is no program; enter its name or its path, for example npx."
+    if " " in command and not command.startswith("/"):
+        program = command.split()[0]
+        return f"Only the program goes here ({program}); put the rest into Arguments."
+    if "{{" in command:
+        return "A secret cannot stand in the command; put it into the environment."
+    return ""
+
+
+def _argument_problem(argument: str) -> str:
+    if "\0" in argument:
+        return "The argument contains a NUL character, which no argument can hold."
+    if len(argument.encode(errors="replace")) > MAX_ARGUMENT:
+        return f"The argument is too long: {MAX_ARGUMENT} bytes are possible."
+    if re.search(r"\{\{\s*secret:", argument):
+        return "A secret cannot stand in an argument, where others can read it: use Environment."
+    return ""
+
+
+def query_pieces(query: str) -> Iterator[tuple[str, str, str]]:
+    """The parts of a query as they stand: (name, `=` or nothing, value), none decoded."""
+    for piece in query.split("&"):
+        yield piece.partition("=")

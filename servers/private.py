@@ -1,0 +1,64 @@
+"""What of a server is encrypted at rest: the address's query, headers and environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from secrets_vault.references import find_names
+
+from secrets_vault import services as vault
+from servers.models import Server
+
+KIND = "server"
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Private:
+    """Values as people typed them, `{{secret:NAME}}` references not yet resolved."""
+
+    query: str = ""
+    headers: Pairs = ()
+    env: Pairs = field(default=())
+
+    def __repr__(self) -> str:
+        return f"Private({len(self.headers)} headers, {len(self.env)} variables)"
+
+    @property
+    def has_authorization(self) -> bool:
+        return any(name.lower() == "authorization" for name, _ in self.headers)
+
+    @property
+    def secret_names(self) -> list[str]:
+        values = [self.query, *(value for _, value in (*self.headers, *self.env))]
+        return sorted({name for value in values for name in find_names(value)})
+
+
+def read_private(server: Server) -> Private:
+    """Decrypt. Raises the vault's `UnknownKey` or `DecryptionFailed`, each with a sentence."""
+    raw: dict[str, Any] = vault.decrypt_json(
+        bytes(server.private), key_id=server.key_id, kind=KIND, row_id=server.pk
+    )
+    return Private(
+        query=str(raw.get("query", "")),
+        headers=tuple((str(name), str(value)) for name, value in raw.get("headers", [])),
+        env=tuple((str(name), str(value)) for name, value in raw.get("env", [])),
+    )
+
+
+def private_columns(private: Private, server_id: object) -> dict[str, Any]:
+    """The columns of a server's row that hold, or follow from, its private part."""
+    raw = {
+        "query": private.query,
+        "headers": [list(pair) for pair in private.headers],
+        "env": [list(pair) for pair in private.env],
+    }
+    ciphertext, key_id = vault.encrypt_json(raw, kind=KIND, row_id=server_id)
+    return {
+        "private": ciphertext,
+        "key_id": key_id,
+        "has_authorization": private.has_authorization,
+        "secret_names": private.secret_names,
+    }

@@ -1,0 +1,169 @@
+"""Connects to a server and lists its tools, in a thread with an event loop of its own.
+
+It knows no database: whoever started it reads `progress()` while it lasts and `outcome` at the
+end, and may `stop()` it at any time. The connection is closed, and a stdio server's processes
+are gone, before `wait()` returns True.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from servers.mcp.types import ConnectionSettings, ServerError, ServerUnavailable, Spawner, ToolList
+
+if TYPE_CHECKING:
+    from servers.mcp.client import Connection
+
+logger = logging.getLogger(__name__)
+
+MAX_LINE = 500  # characters of the last line of stderr
+MAX_TAIL = 8192  # characters of stderr kept for a failure
+MAX_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Found:
+    """The server answered."""
+
+    connection: Connection
+    tools: ToolList
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """It was stopped by `stop`."""
+
+
+Outcome = Found | Stopped | ServerError
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What has happened so far; `steps` is [{"label": str, "ms": float | None}]."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    last_stderr: str = ""
+
+
+class _Notes:
+    """The observer: written by the event loop, read by another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps: list[dict[str, Any]] = []
+        self._began = 0.0
+        self._last_line = ""
+        self._tail = ""
+
+    def step(self, label: str) -> None:
+        with self._lock:
+            if self._steps and self._steps[-1]["label"] == label:
+                return
+            self._end_step()
+            if len(self._steps) < MAX_STEPS:
+                self._steps.append({"label": label, "ms": None})
+                self._began = time.monotonic()
+
+    def stderr(self, line: str) -> None:
+        with self._lock:
+            self._tail = (self._tail + line[-MAX_TAIL:].rstrip("\n") + "\n")[-MAX_TAIL:]
+            if line.strip():
+                self._last_line = line.strip()[:MAX_LINE]
+
+    def end(self) -> None:
+        with self._lock:
+            self._end_step()
+
+    def progress(self) -> Progress:
+        with self._lock:
+            return Progress([dict(step) for step in self._steps], self._last_line)
+
+    @property
+    def tail(self) -> str:
+        with self._lock:
+            return self._tail
+
+    def _end_step(self) -> None:
+        if self._steps and self._steps[-1]["ms"] is None:
+            self._steps[-1]["ms"] = round((time.monotonic() - self._began) * 1000, 1)
+
+
+class Probe:
+    """One attempt; `start` once."""
+
+    def __init__(self, settings: ConnectionSettings, spawn: Spawner | None) -> None:
+        self.outcome: Outcome = Stopped()
+        self._settings = settings
+        self._spawn = spawn
+        self._notes = _Notes()
+        self._done = threading.Event()
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Found] | None = None
+
+    def start(self) -> None:
+        name = f"check of {self._settings.name}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it has ended, at the latest after `timeout` seconds."""
+        return self._done.wait(timeout)
+
+    def stop(self) -> None:
+        """Cancel it; the outcome will be `Stopped` unless it has ended already."""
+        self._stop.set()
+        if not self._ready.wait(5):
+            return
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None and not self._done.is_set():
+            try:
+                loop.call_soon_threadsafe(task.cancel)
+            except RuntimeError:
+                return  # the loop closed in this very moment: it has ended
+
+    def progress(self) -> Progress:
+        return self._notes.progress()
+
+    @property
+    def stderr_tail(self) -> str:
+        return self._notes.tail
+
+    def _work(self) -> None:
+        try:
+            self.outcome = asyncio.run(self._guarded())
+        # Whatever the engine did not foresee must still end the check, with its own words.
+        except Exception as error:
+            logger.exception("The check of %s broke", self._settings.name)
+            self.outcome = ServerUnavailable(f"{type(error).__name__}: {error}")
+        finally:
+            self._ready.set()
+            self._notes.end()
+            self._done.set()
+
+    async def _guarded(self) -> Outcome:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._attempt())
+        self._ready.set()
+        if self._stop.is_set():
+            self._task.cancel()
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            return Stopped()
+        except ServerError as error:
+            return error
+
+    async def _attempt(self) -> Found:
+        # The SDK is heavy: only processes that connect load it.
+        from servers.mcp.client import connect
+
+        async with connect(self._settings, spawn=self._spawn, observer=self._notes) as connection:
+            self._notes.step("Listing tools")
+            tools = await connection.list_tools()
+        return Found(connection, tools)

@@ -1,0 +1,341 @@
+"""What people do to servers: create, change, duplicate, switch, delete.
+
+Every change asks `servers.access` first and leaves an audit entry that names what changed and
+never a value. Callers elsewhere find the rest of the room's doors here as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils import timezone
+from secrets_vault.crypto import DecryptionFailed, UnknownKey
+from umpteenth.accounts.services import record_audit
+
+from servers.access import NotAllowed as NotAllowed
+from servers.access import require_manager
+from servers.connecting import connection_settings as connection_settings
+from servers.definition import HTTP, MAX_NAME, Entry, Errors, ServerData, check, split_query
+from servers.models import Server, Tool
+from servers.private import Private, private_columns
+from servers.private import read_private as read_private
+from servers.results import store_failure as store_failure
+from servers.results import store_success as store_success
+from servers.status import auth_status as auth_status
+from umpteenth.accounts.models import User
+from umpteenth.core.ids import new_id
+from umpteenth.core.text import clean
+
+
+class InvalidServer(Exception):
+    """The data cannot be stored. `errors` holds sentences by field as `servers.definition`."""
+
+    def __init__(self, errors: Errors) -> None:
+        super().__init__(next(iter(errors.values())))
+        self.errors = errors
+
+
+class OutdatedEdit(Exception):
+    """Somebody else changed the server since the form was opened; `current` is what is stored."""
+
+    def __init__(self, current: Server) -> None:
+        who = current.updated_by.username if current.updated_by else "Somebody"
+        super().__init__(f"{who} changed this server while you were editing it.")
+        self.current = current
+
+
+class ServerGone(Exception):
+    """The server was deleted meanwhile."""
+
+
+def create_server(*, actor: User | None, data: ServerData) -> Server:
+    """Raises `NotAllowed` or `InvalidServer`."""
+    require_manager(actor)
+    data = _tidy(data)
+    _raise_if_any(check(data))
+    server = Server(pk=new_id(), updated_by=actor)
+    private = _merge(data, Private())
+    _fill(server, {**_plain_columns(data), **private_columns(private, server.pk)})
+    try:
+        with transaction.atomic():
+            server.save(force_insert=True)
+            _audit(actor, "server.create", server)
+    except IntegrityError:
+        raise _name_taken(data.name) from None
+    return server
+
+
+def update_server(server: Server, *, actor: User | None, data: ServerData, version: int) -> Server:
+    """Store an edit that was begun on `version`.
+
+    Raises `NotAllowed`, `InvalidServer`, `ServerGone`, or `OutdatedEdit` if the server has
+    changed since. What was found about another endpoint (tools, revision) is forgotten.
+    """
+    require_manager(actor)
+    current = Server.objects.select_related("updated_by").filter(pk=server.pk).first()
+    if current is None:
+        raise ServerGone(f"The server {server.name} was deleted meanwhile.")
+    if current.version != version:
+        raise OutdatedEdit(current)
+    data = _tidy(data)
+    stored = read_private_or_empty(current)
+    _raise_if_any({**check(data), **kept_problems(data, current, stored)})
+    private = _merge(data, stored)
+    plain = _plain_columns(data)
+    changed = _changed_fields(current, plain, stored, private)
+    columns = {**plain, **_consequences(changed, current, plain)}
+    if changed & {"query", "headers", "env"}:
+        columns |= private_columns(private, current.pk)
+    return _store_edit(current, actor, columns, changed)
+
+
+def duplicate_server(server: Server, *, actor: User | None) -> Server:
+    """A copy under a free name, switched off so that nothing doubles unasked."""
+    require_manager(actor)
+    private = read_private(server)
+    copy = Server(
+        pk=new_id(),
+        name=_free_name(server.name),
+        description=server.description,
+        transport=server.transport,
+        url=server.url,
+        command=server.command,
+        args=server.args,
+        options=server.options,
+        enabled=False,
+        updated_by=actor,
+    )
+    _fill(copy, private_columns(private, copy.pk))
+    try:
+        with transaction.atomic():
+            copy.save(force_insert=True)
+            _audit(actor, "server.create", copy, copy_of=server.name)
+    except IntegrityError:
+        raise _name_taken(copy.name) from None
+    return copy
+
+
+def delete_server(server: Server, *, actor: User | None) -> None:
+    """Delete it with its tools, checks and attachments."""
+    require_manager(actor)
+    with transaction.atomic():
+        _audit(actor, "server.delete", server)
+        server.delete()
+
+
+def set_enabled(server: Server, *, actor: User | None, enabled: bool) -> bool:
+    """Switch it on or off (P59); attachments stay. False if it was so already."""
+    require_manager(actor)
+    with transaction.atomic():
+        changed = Server.objects.filter(pk=server.pk, enabled=not enabled).update(
+            enabled=enabled, updated_at=timezone.now(), updated_by=actor
+        )
+        server.enabled = enabled
+        if changed:
+            _audit(actor, "server.enable" if enabled else "server.disable", server)
+    return bool(changed)
+
+
+def read_private_or_empty(server: Server) -> Private:
+    """The private part, or an empty one where no key opens it (E09).
+
+    An edit that enters nothing anew then leaves the ciphertext as it is.
+    """
+    try:
+        return read_private(server)
+    except (DecryptionFailed, UnknownKey):
+        return Private()
+
+
+def kept_problems(data: ServerData, current: Server, stored: Private) -> Errors:
+    """Whether values that are kept unseen are still there and still meant for this host."""
+    errors: Errors = {}
+    if data.transport != HTTP:
+        _missing("env", data.env, dict(stored.env), errors)
+        return errors
+    _missing("headers", data.headers, dict(stored.headers), errors)
+    address, query = split_query(data.url)
+    if not current.url or _host(address) == _host(current.url):
+        return errors
+    # Values nobody sees were given for one host; they never follow an address to another.
+    if data.keep_query and not query and stored.query:
+        errors["url"] = (
+            "This leads to another host. Add the query to the address again, "
+            "or choose to forget the stored one."
+        )
+    for index, entry in enumerate(data.headers):
+        if entry.value is None:
+            errors.setdefault(
+                f"headers.{index}.value",
+                "The address leads to another host now: enter this value again.",
+            )
+    return errors
+
+
+def _missing(
+    field: str, entries: tuple[Entry, ...], stored: dict[str, str], errors: Errors
+) -> None:
+    for index, entry in enumerate(entries):
+        if entry.value is None and entry.kept not in stored:
+            errors[f"{field}.{index}.value"] = "The stored value is gone; enter it again."
+
+
+def _host(address: str) -> tuple[str, str | None]:
+    """Scheme and host: a value given for https must not go out in the clear either."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme, parts.hostname
+    except ValueError:
+        return "", None
+
+
+def _tidy(data: ServerData) -> ServerData:
+    """Without the blanks that come along when people paste (E01)."""
+    return replace(
+        data,
+        name=data.name.strip(),
+        description=clean(data.description).strip(),
+        url=data.url.strip(),
+        command=data.command.strip(),
+        headers=tuple(_tidy_entry(entry, strip_value=True) for entry in data.headers),
+        env=tuple(_tidy_entry(entry, strip_value=False) for entry in data.env),
+    )
+
+
+def _tidy_entry(entry: Entry, *, strip_value: bool) -> Entry:
+    value = entry.value.strip() if strip_value and entry.value is not None else entry.value
+    return Entry(entry.name.strip(), value, entry.kept)
+
+
+def _merge(data: ServerData, stored: Private) -> Private:
+    """The new private part: what was typed, and what was kept unseen."""
+    if data.transport != HTTP:
+        return Private(env=_merge_entries(data.env, dict(stored.env)))
+    _, query = split_query(data.url)
+    kept = stored.query if data.keep_query else ""
+    return Private(query=query or kept, headers=_merge_entries(data.headers, dict(stored.headers)))
+
+
+def _merge_entries(
+    entries: tuple[Entry, ...], stored: dict[str, str]
+) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (entry.name, stored[entry.kept] if entry.value is None else entry.value)
+        for entry in entries
+    )
+
+
+def _plain_columns(data: ServerData) -> dict[str, Any]:
+    http = data.transport == HTTP
+    return {
+        "name": data.name,
+        "description": data.description,
+        "transport": data.transport,
+        "url": split_query(data.url)[0] if http else "",
+        "command": "" if http else data.command,
+        "args": [] if http else list(data.args),
+    }
+
+
+def _changed_fields(
+    current: Server, plain: dict[str, Any], stored: Private, private: Private
+) -> set[str]:
+    changed = {name for name, value in plain.items() if getattr(current, name) != value}
+    for name in ("query", "headers", "env"):
+        if getattr(stored, name) != getattr(private, name):
+            changed.add(name)
+    return changed
+
+
+def _consequences(changed: set[str], current: Server, plain: dict[str, Any]) -> dict[str, Any]:
+    """What an edit makes untrue about the server."""
+    columns: dict[str, Any] = {}
+    if changed - {"name", "description"}:
+        columns |= {
+            "connection_version": F("connection_version") + 1,
+            "state": Server.State.UNTESTED,
+            "last_error": "",
+            "remembered": {},
+        }
+    if changed & {"transport", "url", "command"}:
+        columns |= {
+            "tested_at": None,
+            "tool_count": 0,
+            "protocol_version": "",
+            "server_name": "",
+            "server_version": "",
+            "instructions": "",
+        }
+    return columns
+
+
+def _store_edit(
+    current: Server, actor: User | None, columns: dict[str, Any], changed: set[str]
+) -> Server:
+    if not changed:
+        return current
+    columns |= {
+        "version": F("version") + 1,
+        "updated_at": timezone.now(),
+        "updated_by": actor,
+    }
+    mine = Server.objects.filter(pk=current.pk, version=current.version)
+    try:
+        with transaction.atomic():
+            if not mine.update(**columns):
+                raise OutdatedEdit(_reload(current.pk))
+            if "tool_count" in columns:
+                Tool.objects.filter(server_id=current.pk).delete()
+            _audit(actor, "server.update", current, changed=sorted(changed))
+    except IntegrityError:
+        raise _name_taken(columns["name"]) from None
+    return _reload(current.pk)
+
+
+def _reload(pk: UUID) -> Server:
+    server = Server.objects.select_related("updated_by").filter(pk=pk).first()
+    if server is None:
+        raise ServerGone("The server was deleted meanwhile.")
+    return server
+
+
+def _free_name(name: str) -> str:
+    """`github-copy`, then `github-copy-2` and so on."""
+    taken = {other.lower() for other in Server.objects.values_list("name", flat=True)}
+    number = 1
+    while True:
+        suffix = "-copy" if number == 1 else f"-copy-{number}"
+        candidate = name[: MAX_NAME - len(suffix)] + suffix
+        if candidate.lower() not in taken:
+            return candidate
+        number += 1
+
+
+def _fill(server: Server, columns: dict[str, Any]) -> None:
+    for name, value in columns.items():
+        setattr(server, name, value)
+
+
+def _raise_if_any(errors: Errors) -> None:
+    if errors:
+        raise InvalidServer(errors)
+
+
+def _name_taken(name: str) -> InvalidServer:
+    return InvalidServer({"name": f"A server named {name} exists already; choose another name."})
+
+
+def _audit(actor: User | None, action: str, server: Server, **details: Any) -> None:
+    record_audit(
+        actor=actor,
+        action=action,
+        kind="server",
+        object_id=str(server.pk),
+        object_name=server.name,
+        details=details,
+    )
