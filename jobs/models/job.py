@@ -103,6 +103,7 @@ class StateEntry(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="state")
     key = models.CharField(max_length=200)
     value = models.JSONField(null=True)
+    size = models.PositiveIntegerField(default=0)  # bytes of the value as JSON
     updated_at = models.DateTimeField(auto_now=True)
     run = models.ForeignKey("jobs.Run", null=True, on_delete=models.SET_NULL, related_name="+")
 

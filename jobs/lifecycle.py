@@ -1,0 +1,214 @@
+"""Every change of a run's status. Each is a conditional update, so that of several workers,
+pages and sweeps that want one, exactly one gets it.
+
+A worker claims a queued run by writing a random token; everything that it writes later is
+conditional on that token. A run that has started is never executed again. Whoever changes a
+job's active run locks the job's row first, then the run's: one order, no deadlock.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import F, Q, QuerySet
+from django.utils import timezone
+
+from jobs import timeline
+from jobs.models import Job, Run
+from umpteenth.core.text import clean
+
+HEARTBEAT_INTERVAL = 15.0  # seconds
+SILENCE = timedelta(seconds=60)  # after which a worker counts as gone
+MAX_ERROR = 4000  # characters
+
+STOPPED_RESPONDING = "interrupted: the worker stopped responding"
+CANCELLED_EARLY = "Cancelled before it started"
+Status = Run.Status
+
+
+class AlreadyFinished(Exception):
+    """The run has ended, so that it cannot be cancelled."""
+
+
+class NotFinished(Exception):
+    """The run has not ended yet."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ends. Texts and outputs are already masked."""
+
+    status: str
+    error: str = ""
+    summary: str = ""
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def database_now() -> datetime:
+    """The database's clock where several machines share it, else this machine's."""
+    if connection.vendor != "postgresql":
+        return timezone.now()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        moment: datetime = cursor.fetchone()[0]
+    return moment
+
+
+def lock_job(job_id: UUID) -> Job:
+    """The job's row, locked until the transaction ends. Raises `Job.DoesNotExist`."""
+    return Job.objects.select_for_update(no_key=True).get(pk=job_id)
+
+
+def claim(run_id: UUID, worker: str) -> str | None:
+    """Take a queued run; its token, or None where it is not to be taken now."""
+    job_id = Run.objects.filter(pk=run_id, status=Status.QUEUED).values_list("job_id", flat=True)
+    found = job_id.first()
+    if found is None:
+        return None
+    token = secrets.token_urlsafe(24)
+    now = database_now()
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).filter(pk=found).first()
+        if job is None or not _may_start(job, run_id):
+            return None
+        changed = Run.objects.filter(pk=run_id, status=Status.QUEUED, claim_token="").update(
+            status=Status.PROVISIONING,
+            claim_token=token,
+            worker=worker[:200],
+            heartbeat_at=now,
+            started_at=now,
+        )
+        if not changed:
+            return None
+        if job.overlap != Job.Overlap.PARALLEL:
+            Job.objects.filter(pk=job.pk).update(active_run=run_id)
+        timeline.append(run_id, [timeline.status_event(Status.PROVISIONING)])
+    return token
+
+
+def _may_start(job: Job, run_id: UUID) -> bool:
+    """Under Skip and Queue: nothing else of the job is live, and nothing waited longer."""
+    if job.overlap == Job.Overlap.PARALLEL:
+        return True
+    if job.active_run_id not in (None, run_id):
+        return False
+    others = Run.objects.filter(job=job).exclude(pk=run_id)
+    if others.filter(status__in=Run.LIVE).exists():
+        return False
+    mine = Run.objects.filter(pk=run_id).values("number")
+    return not others.filter(status=Status.QUEUED, number__lt=mine[:1]).exists()
+
+
+def claimable(limit: int = 20) -> list[UUID]:
+    """Queued runs that could start now, oldest first."""
+    free = Q(job__overlap=Job.Overlap.PARALLEL) | Q(job__active_run=None)
+    runs = Run.objects.filter(free | Q(job__active_run=F("pk")), status=Status.QUEUED)
+    return list(runs.order_by("queued_at", "number").values_list("pk", flat=True)[:limit])
+
+
+def begin(run_id: UUID, token: str) -> bool:
+    """Provisioning is over, the script starts. False: the claim is lost."""
+    with transaction.atomic():
+        changed = _claimed(run_id, token).update(status=Status.RUNNING)
+        if changed:
+            timeline.append(run_id, [timeline.status_event(Status.RUNNING)])
+    return bool(changed)
+
+
+def heartbeat(run_id: UUID, token: str) -> bool:
+    """Say that the worker lives. False: the claim is lost."""
+    return bool(_claimed(run_id, token).update(heartbeat_at=database_now()))
+
+
+def is_cancelled(run_id: UUID, token: str) -> bool:
+    """Whether somebody asked to cancel. Raises `timeline.LostClaim`."""
+    rows = _claimed(run_id, token).values_list("cancel_requested_at", flat=True)
+    for requested_at in rows:
+        return requested_at is not None
+    raise timeline.LostClaim
+
+
+def finish(run_id: UUID, token: str, outcome: Outcome) -> bool:
+    """The final event and the final status, together. False: the claim is lost."""
+    with transaction.atomic():
+        return _end(_claimed(run_id, token), run_id, outcome)
+
+
+def request_cancel(run_id: UUID) -> None:
+    """End a queued run at once; tell the worker of a live one.
+
+    A live run whose worker is silent is ended here. Raises `AlreadyFinished`.
+    """
+    now = database_now()
+    with transaction.atomic():
+        run = Run.objects.filter(pk=run_id)
+        queued = run.filter(status=Status.QUEUED)
+        if _end(queued, run_id, Outcome(Status.CANCELLED, CANCELLED_EARLY)):
+            return
+        silent = run.filter(status__in=Run.LIVE, heartbeat_at__lt=now - SILENCE)
+        if _end(silent, run_id, Outcome(Status.CANCELLED, STOPPED_RESPONDING)):
+            return
+        live = run.filter(status__in=Run.LIVE)
+        if live.filter(cancel_requested_at=None).update(cancel_requested_at=now):
+            timeline.append(run_id, [timeline.Event("log", {"message": "Cancel was requested"})])
+            return
+        if not live.exists():
+            raise AlreadyFinished
+
+
+def reap(now: datetime) -> int:
+    """End the runs whose worker has been silent; how many there were."""
+    silent = Run.objects.filter(status__in=Run.LIVE, heartbeat_at__lt=now - SILENCE)
+    ended = 0
+    for run_id in list(silent.values_list("pk", flat=True)[:200]):
+        with transaction.atomic():
+            still = silent.filter(pk=run_id)
+            ended += _end(still, run_id, Outcome(Status.FAILED, STOPPED_RESPONDING))
+    return ended
+
+
+def skip_event(reason: str) -> list[timeline.Event]:
+    return [timeline.status_event(Status.SKIPPED, reason)]
+
+
+def _claimed(run_id: UUID, token: str) -> QuerySet[Run]:
+    return Run.objects.filter(pk=run_id, claim_token=token, status__in=Run.LIVE)
+
+
+def _end(condition: QuerySet[Run], run_id: UUID, outcome: Outcome) -> bool:
+    """Inside a transaction: the last change of a run, if the condition still holds."""
+    job_id = Run.objects.filter(pk=run_id).values_list("job_id", flat=True).first()
+    if job_id is None or not condition.exists():
+        return False
+    lock_job(job_id)
+    error = clean(outcome.error, MAX_ERROR)
+    # The event comes first, so that nobody sees a finished run without its last event.
+    values: dict[str, Any] = {"status": outcome.status, "error": error}
+    values["finished_at"] = database_now()
+    if outcome.summary:
+        values["summary"] = clean(outcome.summary)
+    if outcome.outputs:
+        values["outputs"] = dict(outcome.outputs)
+    if not condition.update(**values):
+        return False
+    timeline.append(run_id, [timeline.status_event(outcome.status, error)])
+    Job.objects.filter(pk=job_id, active_run=run_id).update(active_run=None)
+    transaction.on_commit(partial(_hint_next, job_id))
+    return True
+
+
+def _hint_next(job_id: UUID) -> None:
+    """What waited for this run may start now."""
+    from jobs.triggers import hint_run
+
+    waiting = Run.objects.filter(job_id=job_id, status=Status.QUEUED).order_by("number")
+    run_id = waiting.values_list("pk", flat=True).first()
+    if run_id is not None:
+        hint_run(run_id)

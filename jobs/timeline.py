@@ -1,0 +1,306 @@
+"""Records what happens in a run: events in order, large bodies as blobs, masked when written.
+
+`append` is the one place that inserts events. Their numbers come from the run's row in the
+same transaction, so that a reader who has seen number n never finds a smaller one later.
+Live pages are woken by the listeners of `register_listener` after each commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
+from django.db import connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from jobs import payloads
+from jobs.models import Blob, Run, RunEvent
+from umpteenth.core.ids import new_id
+from umpteenth.core.masking import Masker
+from umpteenth.core.text import clean_json
+
+logger = logging.getLogger(__name__)
+Listener = Callable[[UUID], None]
+
+MAX_BLOB_BYTES = 256 * 1024 * 1024  # of one run; above it only head and tail are kept
+_listeners: list[Listener] = []
+
+
+class LostClaim(Exception):
+    """The run belongs to nobody or somebody else now; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened. `masked` says that its texts hold no secret any more."""
+
+    kind: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    span: str = ""
+    parent_span: str = ""
+    ms: float | None = None
+    at: datetime = field(default_factory=timezone.now)
+    masked: bool = False
+
+
+def register_listener(listener: Listener) -> None:
+    """Call `listener(run_id)` after every commit that changed a run's events or status.
+
+    It is called in the thread that committed and must not wait.
+    """
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
+def notify(run_id: UUID) -> None:
+    """Wake the listeners once the open transaction, if any, has committed."""
+    transaction.on_commit(lambda: _wake(run_id))
+
+
+def _wake(run_id: UUID) -> None:
+    for listener in _listeners:
+        try:
+            listener(run_id)
+        except Exception:  # a live page must not break the record
+            logger.exception("a listener of the timeline failed")
+
+
+def append(
+    run_id: UUID, events: Sequence[Event], *, token: str | None = None, blobs: Sequence[Blob] = ()
+) -> int:
+    """Insert events and return the last number. Raises `LostClaim`.
+
+    With a token the run must still be live under it; without one the caller has made sure, in
+    the same transaction, that it may write.
+    """
+    with transaction.atomic():
+        runs = Run.objects.filter(pk=run_id)
+        if token is not None:
+            runs = runs.filter(claim_token=token, status__in=Run.LIVE)
+        size = sum(blob.size for blob in blobs)
+        changed = runs.update(
+            last_seq=F("last_seq") + len(events), blob_bytes=F("blob_bytes") + size
+        )
+        if not changed:
+            raise LostClaim
+        # The update holds the row until commit: nobody else can have moved the number.
+        last: int = Run.objects.values_list("last_seq", flat=True).get(pk=run_id)
+        Blob.objects.bulk_create(blobs)
+        first = last - len(events) + 1
+        RunEvent.objects.bulk_create(
+            _row(run_id, first + index, event) for index, event in enumerate(events)
+        )
+        notify(run_id)
+    return last
+
+
+def _row(run_id: UUID, seq: int, event: Event) -> RunEvent:
+    return RunEvent(
+        run_id=run_id,
+        seq=seq,
+        at=event.at,
+        kind=event.kind,
+        span=event.span,
+        parent_span=event.parent_span,
+        ms=event.ms,
+        payload=event.payload,
+    )
+
+
+def status_event(status: str, error: str = "") -> Event:
+    return Event("run.status", {"status": status} | ({"error": error} if error else {}))
+
+
+class Recorder:
+    """One thread per run that owns its connection, claim token, masking and batching.
+
+    `start`, then `record` from any thread, `close` at the end. A failure to store an event is
+    itself recorded; it never stops the run. After `lost` is set nothing more is written.
+    """
+
+    MAX_WAITING = 32 * 1024 * 1024  # bytes, roughly, that wait to be written
+    BATCH = 200  # events in one transaction
+
+    def __init__(self, run_id: UUID, token: str, masker: Masker) -> None:
+        self.run_id = run_id
+        self.lost = threading.Event()
+        self._token = token
+        self._masker = masker
+        self._masking = threading.Lock()
+        self._waiting: list[tuple[Event, int]] = []
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._room: Callable[[], None] | None = None
+        self._stored = 0
+        self._thread = threading.Thread(target=self._work, name=f"recorder-{run_id}", daemon=True)
+
+    def start(self, room: Callable[[], None] | None = None) -> None:
+        """Begin writing; `room` is called in the recorder's thread when there is space again."""
+        self._room = room
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        """Whether writers should wait: much is not yet in the database."""
+        return self._bytes > self.MAX_WAITING
+
+    def add_secrets(self, values: Mapping[str, str]) -> None:
+        """Values to take out of everything that is written from now on."""
+        with self._masking:
+            for name, value in values.items():
+                self._masker.add(name, value)
+
+    def mask(self, text: str) -> str:
+        with self._masking:
+            return self._masker.mask(text)
+
+    def mask_json(self, value: Any) -> Any:
+        with self._masking:
+            return self._masker.mask_json(value)
+
+    def mask_bytes(self, value: bytes) -> bytes:
+        with self._masking:
+            return self._masker.mask_bytes(value)
+
+    def stream(self) -> Any:
+        """A mask for a text that comes in pieces (`MaskStream`)."""
+        with self._masking:
+            return self._masker.stream()
+
+    def record(self, kind: str, payload: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        """Hand in an event; returns at once."""
+        event = Event(kind, payload or {}, **fields)
+        size = _rough_size(event.payload)
+        with self._changed:
+            self._waiting.append((event, size))
+            self._bytes += size
+            self._changed.notify_all()
+
+    def close(self, timeout: float = 60.0) -> None:
+        """Write what waits and end the thread; at most `timeout` seconds."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _work(self) -> None:
+        try:
+            while batch := self._take():
+                self._write(batch)
+                _release_connection()
+        finally:
+            connection.close()
+
+    def _take(self) -> list[Event]:
+        with self._changed:
+            while not self._waiting and not self._closing:
+                self._changed.wait()
+            batch = self._waiting[: self.BATCH]
+            del self._waiting[: self.BATCH]
+            self._bytes -= sum(size for _, size in batch)
+        if self._room is not None:
+            self._room()
+        return [event for event, _ in batch]
+
+    def _write(self, batch: list[Event]) -> None:
+        if self.lost.is_set():
+            return
+        try:
+            self._store(batch)
+        except LostClaim:
+            self.lost.set()
+        except Exception as error:
+            # One event that cannot be stored must not take its neighbours with it.
+            logger.exception("events of run %s could not be stored", self.run_id)
+            connection.close()
+            if len(batch) > 1:
+                for event in batch:
+                    self._write([event])
+            elif batch[0].kind != "error":
+                self._write([_unstored(batch[0], error)])
+
+    def _store(self, batch: Iterable[Event]) -> None:
+        prepared, blobs = [], []
+        for event in batch:
+            ready, bodies = self._prepare(event)
+            kept = {name: self._save(body) for name, body in bodies.items()}
+            found = {name: blob for name, blob in kept.items() if blob is not None}
+            blobs += found.values()
+            prepared.append(_with_blobs(ready, bodies, found))
+        try:
+            append(self.run_id, prepared, token=self._token, blobs=blobs)
+        except BaseException:
+            delete_files(blob.path for blob in blobs)
+            self._stored -= sum(blob.size for blob in blobs)
+            raise
+
+    def _prepare(self, event: Event) -> tuple[Event, dict[str, bytes]]:
+        """Mask before cutting: a value cut in two would not be recognised."""
+        payload = dict(event.payload)
+        if not event.masked:
+            payload = self.mask_json(payload)
+        cut, bodies = payloads.fit(clean_json(payload))
+        return replace(event, payload=cut), bodies
+
+    def _save(self, body: bytes) -> Blob | None:
+        """The stored body; None where the run has used up its space or the storage fails."""
+        if self._stored + len(body) > MAX_BLOB_BYTES:
+            return None
+        blob_id = new_id()
+        try:
+            path = default_storage.save(f"runs/{self.run_id}/{blob_id}", ContentFile(body))
+        except Exception:  # a full disk must not stop the run
+            logger.exception("a body of run %s could not be stored", self.run_id)
+            return None
+        self._stored += len(body)
+        return Blob(id=blob_id, run_id=self.run_id, path=path, size=len(body))
+
+
+def delete_files(paths: Iterable[str]) -> None:
+    """Remove stored bodies; what cannot be removed is logged."""
+    for path in paths:
+        try:
+            default_storage.delete(path)
+        except Exception:  # storages raise errors of their own kinds
+            logger.exception("%s could not be deleted", path)
+
+
+def _with_blobs(event: Event, bodies: Mapping[str, bytes], blobs: Mapping[str, Blob]) -> Event:
+    if not bodies:
+        return event
+    notes = {
+        name: {"id": str(blobs[name].id) if name in blobs else None, "size": len(body)}
+        for name, body in bodies.items()
+    }
+    return replace(event, payload={**event.payload, payloads.BLOBS_KEY: notes})
+
+
+def _unstored(event: Event, error: Exception) -> Event:
+    message = f"An event of kind {event.kind} could not be stored: {type(error).__name__}."
+    return Event("error", {"message": message}, span=event.span, at=event.at)
+
+
+def _release_connection() -> None:
+    """Give a pooled connection back between batches; a file keeps its own."""
+    if connection.vendor == "postgresql":
+        connection.close()
+
+
+def _rough_size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) + 64
+    if isinstance(value, Mapping):
+        return sum(_rough_size(item) for item in value.values()) + 64
+    if isinstance(value, list | tuple):
+        return sum(_rough_size(item) for item in value) + 64
+    return 64
