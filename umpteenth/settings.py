@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from csp.constants import NONE, SELF
 
@@ -104,14 +104,25 @@ def _database(url: str | None, data_dir: Path) -> dict[str, Any]:
             },
         }
     parts = urlsplit(url)
+    # What follows the question mark goes to libpq: sslmode, or host for a socket's directory.
+    query = dict(parse_qsl(parts.query))
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
-        "HOST": unquote(parts.hostname or ""),
-        "PORT": str(parts.port or ""),
-        "OPTIONS": {"pool": {"min_size": 0, "max_size": 20, "timeout": 20}},
+        "HOST": query.pop("host", unquote(parts.hostname or "")),
+        "PORT": query.pop("port", str(parts.port or "")),
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {
+            **query,
+            # A run holds a connection for its recorder beside its thread's own.
+            "pool": {
+                "min_size": 0,
+                "max_size": 16 + 2 * OPTIONS.runs.max_concurrent,
+                "timeout": 20,  # seconds to wait for a free one
+            },
+        },
     }
 
 

@@ -9,6 +9,7 @@ second signal. Should it be killed itself, the kernel ends the children (`core.p
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import select
 import signal
@@ -51,7 +52,6 @@ class Child:
             stdin=subprocess.DEVNULL,
             pass_fds=self.pass_fds,
             start_new_session=True,
-            cwd="/",
         )
         self.started_at, self.due = now, None
 
@@ -72,10 +72,8 @@ class Child:
     def kill_group(self) -> None:
         if self.process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
 
 
 @dataclass

@@ -23,6 +23,7 @@ PREFIX = "UMPTEENTH_"
 DATA_DIR_VARIABLE = "UMPTEENTH_DATA_DIR"
 CONFIG_VARIABLE = "UMPTEENTH_CONFIG"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+_EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 class ConfigError(Exception):
@@ -50,6 +51,10 @@ class AppOptions(_Section):
             raise ValueError("must be an http or https address such as https://ump.example.org")
         if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
             raise ValueError("must be only scheme, host and port, without a path")
+        try:
+            _ = parts.port
+        except ValueError:
+            raise ValueError("must have a port between 1 and 65535, or none") from None
         return value.rstrip("/")
 
     @field_validator("bind")
@@ -78,9 +83,9 @@ class DatabaseOptions(_Section):
     @classmethod
     def _check_url(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not value.get_secret_value().startswith(
-            ("postgres://", "postgresql://", "sqlite:///")
+            ("postgres://", "postgresql://", "sqlite:////")
         ):
-            raise ValueError("must begin with postgresql:// or sqlite:///")
+            raise ValueError("must begin with postgresql:// or sqlite://// and an absolute path")
         return value
 
 
@@ -133,7 +138,11 @@ class Options(_Section):
     @property
     def app_url(self) -> str:
         """The address people type, without a trailing slash."""
-        return self.app.url or f"http://{self.app.bind}"
+        if self.app.url:
+            return self.app.url
+        host, _, port = self.app.bind.rpartition(":")
+        # Nobody can open the address that means "all of this machine's".
+        return f"http://{'localhost' if host in _EVERYWHERE else host}:{port}"
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
@@ -148,7 +157,7 @@ def load_options(environ: Mapping[str, str] | None = None) -> Options:
     """Read all options. Raises `ConfigError`."""
     environ = os.environ if environ is None else environ
     data_dir = Path(environ.get(DATA_DIR_VARIABLE) or default_data_dir(environ)).absolute()
-    values = _read_file(environ, data_dir)
+    values: dict[str, Any] = dict(_read_file(environ, data_dir))
     for section, option, value, source in _from_environment(environ):
         if section not in Options.model_fields or section == "data_dir":
             raise ConfigError(f"{source} names no section of the configuration.")
@@ -161,16 +170,13 @@ def load_options(environ: Mapping[str, str] | None = None) -> Options:
 
 
 def _read_file(environ: Mapping[str, str], data_dir: Path) -> dict[str, dict[str, Any]]:
-    named = environ.get(CONFIG_VARIABLE)
-    path = Path(named) if named else data_dir / "config.yml"
-    if not named and not path.exists():
-        path = PROJECT_ROOT / "config.yml"
-    if not named and not path.exists():
+    path = _find_file(environ, data_dir)
+    if path is None:
         return {}
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ConfigError(f"The configuration file {path} cannot be read: {reason}.") from None
     if content is None:
         return {}
@@ -178,13 +184,28 @@ def _read_file(environ: Mapping[str, str], data_dir: Path) -> dict[str, dict[str
         raise ConfigError(f"The configuration file {path} must be a mapping of sections.")
     for section, options in content.items():
         if section not in Options.model_fields or section == "data_dir":
-            raise ConfigError(f"{path}: unknown section {section!r}.")
+            raise ConfigError(f"{path}: {section!r} names no section of the configuration.")
         if options is not None and not isinstance(options, dict):
             raise ConfigError(f"{path}: section {section!r} must be a mapping of options.")
-    return {section: dict(options or {}) for section, options in content.items()}
+    if content.get("security") and path.stat().st_mode & 0o077:
+        raise ConfigError(f"{path} holds keys and can be read by others; run: chmod 600 {path}")
+    return {
+        section: {str(option): value for option, value in (options or {}).items()}
+        for section, options in content.items()
+    }
+
+
+def _find_file(environ: Mapping[str, str], data_dir: Path) -> Path | None:
+    """The named file, which must exist, else config.yml in the data directory or a checkout."""
+    named = environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    places = (data_dir / "config.yml", PROJECT_ROOT / "config.yml")
+    return next((path for path in places if path.exists()), None)
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, Any, str]]:
+    """(section, option, value, variable) of each variable that is set and not empty."""
     found = []
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name in (DATA_DIR_VARIABLE, CONFIG_VARIABLE):
@@ -192,16 +213,24 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, Any, s
         section, separator, option = name[len(PREFIX) :].lower().partition("__")
         if not separator:
             raise ConfigError(f"{name} is no option of Umpteenth; see config.example.yml.")
-        value: str = environ[name]
+        value = environ[name]
+        if not value:
+            continue  # compose files pass unset variables on as empty ones
         if option.endswith("_file"):
             option = option.removesuffix("_file")
-            try:
-                value = Path(value).read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or "it is not text"
-                raise ConfigError(f"The file that {name} names cannot be read: {reason}.") from None
+            if environ.get(name.removesuffix("_FILE")):
+                raise ConfigError(f"Set only one of {name.removesuffix('_FILE')} and {name}.")
+            value = _read_value_file(name, value)
         found.append((section, option, _split_list(section, option, value), name))
     return found
+
+
+def _read_value_file(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(f"The file {path} that {name} names cannot be read: {reason}.") from None
 
 
 def _split_list(section: str, option: str, value: str) -> Any:

@@ -20,8 +20,8 @@ from kombu.transport import filesystem
 logger = logging.getLogger(__name__)
 
 
-class Channel(filesystem.Channel):  # type: ignore[misc]  # kombu has no types
-    def _put(self, queue: str, payload: dict[str, Any], **_kwargs: object) -> None:
+class Channel(filesystem.Channel):
+    def _put(self, queue: str, payload: Any, **_kwargs: object) -> None:
         folder = Path(self.data_folder_out)
         name = f"{time.time_ns():020d}_{uuid.uuid4().hex}.{queue}.msg"
         hidden = folder / f".{name}"
@@ -30,7 +30,7 @@ class Channel(filesystem.Channel):  # type: ignore[misc]  # kombu has no types
             json.dump(payload, file)
         hidden.rename(folder / name)
 
-    def _get(self, queue: str) -> Any:
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
         folder = Path(self.data_folder_in)
         for name in sorted(os.listdir(folder)):
             if name.startswith(".") or name.partition(".")[2] != f"{queue}.msg":
@@ -50,5 +50,5 @@ class Channel(filesystem.Channel):  # type: ignore[misc]  # kombu has no types
         raise Empty
 
 
-class Transport(filesystem.Transport):  # type: ignore[misc]  # kombu has no types
+class Transport(filesystem.Transport):
     Channel = Channel

@@ -14,7 +14,11 @@ SECRET_KEY_FILE = "django.key"
 
 def make_data_dir(path: Path) -> None:
     """Create the data directory for its owner alone (0700); an existing one stays as it is."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"The data directory {path} cannot be made: {reason}.") from None
 
 
 def read_private_file(path: Path) -> str:
@@ -23,22 +27,32 @@ def read_private_file(path: Path) -> str:
         mode = path.stat().st_mode
         if stat.S_IMODE(mode) & 0o077:
             raise ConfigError(f"The key file {path} can be read by others; run: chmod 600 {path}")
-        return path.read_text(encoding="ascii").strip()
+        text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(f"The key file {path} cannot be read: {reason}.") from None
+    if not text:
+        raise ConfigError(f"The key file {path} is empty; restore it from a backup.")
+    return text
 
 
 def create_private_file(path: Path, text: str) -> bool:
-    """Write a new file readable by its owner alone; False where it exists already."""
+    """Write a new file readable by its owner alone; False where it exists already.
+
+    It appears under its name with all of its text, so that nobody reads half a key.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
     except FileExistsError:
         return False
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    finally:
+        draft.unlink()
     return True
 
 
