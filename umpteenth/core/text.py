@@ -1,0 +1,98 @@
+"""Cleans text that others wrote, before it is stored, shown or sent on.
+
+Postgres refuses NUL and lone surrogates in text, terminals obey control characters, and pages
+show bidirectional overrides as something that nobody wrote.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+ELLIPSIS = "…"
+# Databases and encoders give up beyond some depth of nesting (SQLite at 1,000).
+MAX_JSON_DEPTH = 200
+
+# Terminal sequences go whole: without their ESC the rest would stay as rubbish.
+_TERMINAL = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles
+    r"|\x1b[ -/]*[0-~]"
+)
+_UNWANTED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NEEDS_WORK = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def clean(text: str, limit: int | None = None) -> str:
+    """The text without what cannot be stored or shown.
+
+    Line ends become `\\n`; lone surrogates become U+FFFD; other control characters and terminal
+    sequences go. A text longer than `limit` characters is cut to it, its last one being `…`.
+    """
+    if _NEEDS_WORK.search(text):
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        text = _UNWANTED.sub("", _TERMINAL.sub("", text))
+        text = _SURROGATE.sub("\ufffd", text)
+    if limit is not None and len(text) > limit:
+        return text[: max(limit - 1, 0)] + ELLIPSIS if limit > 0 else ""
+    return text
+
+
+def clean_json(value: Any, limit: int | None = None) -> Any:
+    """A copy of a JSON value whose strings and keys are clean, each cut to `limit` characters.
+
+    Always storable: NaN and infinities become their names, what is nested deeper than
+    `MAX_JSON_DEPTH` becomes `…`, and what is no JSON at all becomes its text.
+    """
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, float) and not math.isfinite(item):
+            return str(item)
+        if item is None or isinstance(item, bool | int | float):
+            return item
+        return clean(str(item), limit)
+
+    return map_json(value, leaf, max_depth=MAX_JSON_DEPTH)
+
+
+def map_json(value: Any, leaf: Callable[[Any], Any], *, max_depth: int | None = None) -> Any:
+    """A copy of a JSON value with every leaf and every key passed through `leaf`.
+
+    Works without recursion, so that a hostile depth costs no stack. Keys that become equal are
+    told apart by ` (2)`, ` (3)`, … so that no entry is lost.
+    """
+    root: list[Any] = [None]
+    # (value, depth, the container that takes the result, its index or key)
+    pending: list[tuple[Any, int, Any, Any]] = [(value, 0, root, 0)]
+    while pending:
+        item, depth, target, place = pending.pop()
+        if not isinstance(item, dict | list | tuple):
+            target[place] = leaf(item)
+        elif max_depth is not None and depth >= max_depth:
+            target[place] = ELLIPSIS
+        elif isinstance(item, dict):
+            target[place] = mapping = _keys(item, leaf)
+            pending.extend(
+                (child, depth + 1, mapping, key)
+                for child, key in zip(item.values(), list(mapping), strict=True)
+            )
+        else:
+            target[place] = items = [None] * len(item)
+            pending.extend((child, depth + 1, items, at) for at, child in enumerate(item))
+    return root[0]
+
+
+def _keys(item: dict[Any, Any], leaf: Callable[[Any], Any]) -> dict[str, Any]:
+    """The new mapping, keys in place and values to come."""
+    mapping: dict[str, Any] = {}
+    for key in item:
+        new = name = str(leaf(str(key)))
+        count = 1
+        while new in mapping:
+            count += 1
+            new = f"{name} ({count})"
+        mapping[new] = None
+    return mapping
