@@ -25,3 +25,9 @@ def end_with_parent(parent: int | None) -> None:
     # It may have died before the line above.
     if os.getppid() != parent:
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    # python -m umpteenth.core.process PARENT COMMAND…: any other program as such a child.
+    end_with_parent(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])
