@@ -2,12 +2,130 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import shutil
+import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from django.test import Client
+
+    from umpteenth.accounts.models import User
 
 for _name in [name for name in os.environ if name.startswith("UMPTEENTH_")]:
     del os.environ[_name]
+# One for each process, so that parallel tests share nothing. Short: sockets live below it.
 _DATA_DIR = Path(tempfile.mkdtemp(prefix="ump-test-"))
 os.environ["UMPTEENTH_DATA_DIR"] = str(_DATA_DIR)
 os.environ["UMPTEENTH_SECURITY__SECRET_KEY"] = "a-key-for-tests-only"
+# Playwright's event loop runs in the thread that also asks the database.
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+
+PASSWORD = "correct horse battery"
+# Tests under these directories may leave this machine, to the package registries.
+_MAY_CONNECT = {"real", "e2e"}
+
+
+def pytest_configure() -> None:
+    from django.conf import settings
+
+    # Fast, and nothing here is worth protecting.
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_DATA_DIR, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        directory = item.path.parent.name
+        if directory in _MAY_CONNECT:
+            item.add_marker(directory)
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    """A file instead of shared memory, whose locks know no time-out between threads."""
+    from django.conf import settings
+
+    database = settings.DATABASES["default"]
+    if database["ENGINE"].endswith("sqlite3"):
+        database.setdefault("TEST", {})["NAME"] = str(_DATA_DIR / "test.sqlite3")
+
+
+@pytest.fixture(autouse=True)
+def _no_outbound_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit test that reaches out fails; this machine itself may be reached."""
+    if any(request.node.get_closest_marker(name) for name in _MAY_CONNECT):
+        return
+    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        _refuse_outbound(self, address)
+        connect(self, address)
+
+    def guarded_ex(self: socket.socket, address: Any) -> int:
+        _refuse_outbound(self, address)
+        return connect_ex(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+    monkeypatch.setattr(socket.socket, "connect_ex", guarded_ex)
+
+
+def _refuse_outbound(connecting: socket.socket, address: Any) -> None:
+    if connecting.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    host = str(address[0])
+    try:
+        local = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        local = host == "localhost"
+    if not local:
+        raise AssertionError(f"This test tried to reach {host}; units stay on this machine.")
+
+
+@pytest.fixture
+def administrator(db: None) -> User:
+    from umpteenth.accounts.models import User
+
+    return User.objects.create_user("alice", password=PASSWORD, role=User.Role.ADMINISTRATOR)
+
+
+@pytest.fixture
+def member(db: None) -> User:
+    from umpteenth.accounts.models import User
+
+    return User.objects.create_user("bob", password=PASSWORD, role=User.Role.MEMBER)
+
+
+@pytest.fixture
+def administrator_client(administrator: User) -> Client:
+    return _signed_in(administrator)
+
+
+@pytest.fixture
+def member_client(member: User) -> Client:
+    return _signed_in(member)
+
+
+def _signed_in(user: User) -> Client:
+    from django.test import Client
+
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A private directory with a short path: a Unix socket's path holds 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="ump-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
