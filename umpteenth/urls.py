@@ -16,3 +16,8 @@ urlpatterns = [
     path("jobs/", include("jobs.urls.jobs")),
     path("runs/", include("jobs.urls.runs")),
 ]
+
+handler400 = "umpteenth.accounts.views.errors.bad_request"
+handler403 = "umpteenth.accounts.views.errors.forbidden"
+handler404 = "umpteenth.accounts.views.errors.not_found"
+handler500 = "umpteenth.accounts.views.errors.server_error"

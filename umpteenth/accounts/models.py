@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.models import AbstractUser
+from typing import ClassVar
+
+from django.contrib.auth.models import AbstractUser, UserManager
 from django.db import models
+from django.db.models.functions import Lower
+from django.utils.crypto import salted_hmac
 
 from umpteenth.core.ids import new_id
+
+
+class PersonManager(UserManager["User"]):
+    def get_by_natural_key(self, username: str | None) -> User:
+        """Sign-in takes a name in any case; the constraint keeps names apart that differ in it."""
+        return self.get(username__iexact=username)
 
 
 class User(AbstractUser):
@@ -17,14 +27,28 @@ class User(AbstractUser):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     role = models.CharField(max_length=20, choices=Role, default=Role.MEMBER)
+    # An administrator typed it; its owner must choose another one at the next sign-in.
+    password_is_temporary = models.BooleanField(default=False)
+    # Part of every session's hash: raising it ends all sessions of the person at once.
+    session_epoch = models.PositiveIntegerField(default=0)
 
     # Django's own groups, permissions and admin flags are not used.
     groups = None
     user_permissions = None
 
+    objects: ClassVar[PersonManager] = PersonManager()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(Lower("username"), name="person_name_any_case")]
+
     @property
     def is_administrator(self) -> bool:
         return self.is_active and self.role == self.Role.ADMINISTRATOR
+
+    def _get_session_auth_hash(self, secret: str | None = None) -> str:
+        material = f"{self.password}:{self.session_epoch}"
+        salt = "umpteenth.accounts.session"
+        return salted_hmac(salt, material, secret=secret, algorithm="sha256").hexdigest()
 
 
 class ClaimLink(models.Model):

@@ -1,0 +1,71 @@
+"""What people read when a request cannot be answered."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.views.decorators.csrf import requires_csrf_token
+
+from umpteenth.core.htmx import wants_fragment
+
+FORM_EXPIRED = "This form has expired. Reload the page and send it again."
+TOO_MANY = "Too many attempts to sign in from your address. Wait a minute, then try again."
+
+
+def error_page(
+    request: HttpRequest, status: int, title: str, text: str, hint: str = ""
+) -> HttpResponse:
+    """A page that says what happened and what to do next; for htmx only its sentence."""
+    context = {"title": title, "text": text, "hint": hint, "status": status}
+    signed_in = getattr(getattr(request, "user", None), "is_authenticated", False)
+    context["layout"] = "base.html" if signed_in else "bare.html"
+    name = "partials/error.html" if wants_fragment(request) else f"errors/{status}.html"
+    return HttpResponse(render_to_string(name, context, request), status=status)
+
+
+@requires_csrf_token
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return error_page(
+        request,
+        400,
+        "The request could not be understood",
+        "Something in the address or the form has a shape that this page does not take.",
+    )
+
+
+@requires_csrf_token
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return error_page(
+        request, 403, "You may not do this", str(exception) or "Your role does not allow this."
+    )
+
+
+@requires_csrf_token
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return error_page(
+        request,
+        404,
+        "Nothing is here",
+        "The address is wrong, or what it led to has been deleted.",
+    )
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Touches neither database nor session: either may be what failed."""
+    if request.headers.get("HX-Request"):
+        context = {"title": "Something failed on the server.", "text": "Its log says what."}
+        return HttpResponse(render_to_string("partials/error.html", context), status=500)
+    return HttpResponse(render_to_string("errors/500.html", {"layout": "bare.html"}), status=500)
+
+
+@requires_csrf_token
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    return error_page(request, 403, "The form was not accepted", FORM_EXPIRED)
+
+
+def locked_out(
+    request: HttpRequest, credentials: object = None, *args: object, **kwargs: object
+) -> HttpResponse:
+    response = error_page(request, 429, "Too many attempts", TOO_MANY)
+    response["Retry-After"] = "60"
+    return response
