@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class Channel(filesystem.Channel):
-    def _put(self, queue: str, payload: Any, **_kwargs: object) -> None:
+    # Kombu's own two base classes disagree on the name of the second argument.
+    def _put(  # type: ignore[override]
+        self, queue: str, payload: Any, **_kwargs: object
+    ) -> None:
         folder = Path(self.data_folder_out)
         name = f"{time.time_ns():020d}_{uuid.uuid4().hex}.{queue}.msg"
         hidden = folder / f".{name}"
