@@ -157,6 +157,9 @@ CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SECURE = SECURE
 CSRF_FAILURE_VIEW = "umpteenth.accounts.views.csrf_failure"
+if OPTIONS.app.trusted_proxies:
+    # ClientAddressMiddleware drops the header where anybody else sets it.
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"

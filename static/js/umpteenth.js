@@ -168,6 +168,36 @@
     }
   }
 
+  // A menu in a scrolling table would be cut off: it is laid over the page at its button.
+  document.addEventListener("toggle", (event) => {
+    const menu = event.target;
+    if (!(menu instanceof HTMLDetailsElement) || !menu.hasAttribute("data-menu") || !menu.open) return;
+    for (const other of $$("details[data-menu][open]")) if (other !== menu) other.open = false;
+    placeMenu(menu);
+  }, true);
+
+  function placeMenu(menu) {
+    const list = $(".menu-list", menu);
+    const button = $("summary", menu).getBoundingClientRect();
+    const bar = parseFloat(getComputedStyle($(".sidebar") || document.body).height) || 0;
+    const bottom = innerHeight - (innerWidth <= 768 ? bar : 0);
+    list.style.position = "fixed";
+    list.style.right = "auto";
+    list.style.bottom = "auto";
+    const { width, height } = list.getBoundingClientRect();
+    const below = button.bottom + 4;
+    list.style.left = `${Math.max(8, Math.min(button.right - width, innerWidth - width - 8))}px`;
+    list.style.top = `${below + height > bottom - 8 ? Math.max(8, button.top - height - 4) : below}px`;
+  }
+
+  function closeMenus() {
+    for (const menu of $$("details[data-menu][open]")) menu.open = false;
+  }
+  addEventListener("resize", closeMenus);
+  addEventListener("scroll", (event) => {
+    if (!event.target.closest?.(".menu-list")) closeMenus();
+  }, { capture: true, passive: true });
+
   // Keys
   document.addEventListener("keydown", (event) => {
     if ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") {

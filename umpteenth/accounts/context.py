@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils.functional import SimpleLazyObject
+
+from .places import PLACES, Place, reverse
 
 THEMES = ("light", "dark")
 Banner = Callable[[HttpRequest], str | None]
 _banners: list[Banner] = []
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of the sidebar. `spaces` are the url namespaces or names that belong to it."""
-
-    title: str
-    view: str
-    icon: str
-    spaces: tuple[str, ...] = ()
-    children: tuple[Place, ...] = ()
-    administrators: bool = False
-
-
-SETTINGS = (
-    Place("Secrets", "secrets:list", icon="key", spaces=("secrets",)),
-    Place("Sandboxes", "jobs:sandboxes", icon="box", spaces=("jobs:sandboxes",)),
-    Place("People", "accounts:people", icon="users", spaces=("accounts:people", "accounts:person")),
-    Place("General", "accounts:general", icon="settings", spaces=("accounts:general",)),
-    Place(
-        "Audit log",
-        "accounts:audit",
-        icon="history",
-        spaces=("accounts:audit",),
-        administrators=True,
-    ),
-)
-PLACES = (
-    Place("Dashboard", "dashboard", icon="layout-dashboard", spaces=("dashboard",)),
-    Place("Jobs", "jobs:list", icon="stack-2", spaces=("jobs",)),
-    Place("Runs", "runs:list", icon="timeline", spaces=("runs",)),
-    Place("MCP Servers", "servers:list", icon="server-2", spaces=("servers",)),
-    Place("Settings", "secrets:list", icon="settings", children=SETTINGS),
-)
 
 
 def register_banner(banner: Banner) -> None:
@@ -89,13 +55,9 @@ def _line(place: Place, name: str, space: str, request: HttpRequest) -> dict[str
         for child in place.children
         if not child.administrators or getattr(request.user, "is_administrator", False)
     ]
-    try:
-        url = reverse(place.view)
-    except NoReverseMatch:
-        url = "#"
     return {
         "title": place.title,
-        "url": url,
+        "url": reverse(place.view),
         "icon": place.icon,
         "current": bool({name, space} & set(place.spaces)) or any(c["current"] for c in children),
         "children": children,
