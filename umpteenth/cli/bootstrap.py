@@ -44,18 +44,19 @@ def load_django(*, service: bool = False) -> Options:
 
 def migrate_database(options: Options) -> bool:
     """Apply what is missing, one process at a time; True if anything was."""
-    if not _has_missing_migrations():
+    if not has_missing_migrations():
         return False
     from django.core.management import call_command
 
     with _migration_lock(options):
-        if not _has_missing_migrations():
+        if not has_missing_migrations():
             return False
         call_command("migrate", interactive=False, verbosity=0)
     return True
 
 
-def _has_missing_migrations() -> bool:
+def has_missing_migrations() -> bool:
+    """Whether the database lacks what this version of the code expects."""
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
 

@@ -1,0 +1,166 @@
+"""`umpteenth doctor`: what is missing or wrong on this machine, with the remedy."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from umpteenth.cli.bootstrap import has_missing_migrations, load_django
+from umpteenth.cli.output import emit_json
+from umpteenth.core.config import ConfigError, get_options
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+SIGNS = {OK: "✓", WARNING: "!", PROBLEM: "✗"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`state` is ok, warning (something will not work) or problem (runs will not work)."""
+
+    name: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(as_json: bool) -> int:
+    """Say what is missing or wrong on this machine; exit 1 if anything blocks runs."""
+    findings = list(examine())
+    blocked = any(finding.state == PROBLEM for finding in findings)
+    if as_json:
+        emit_json({"ok": not blocked, "findings": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            _show(finding)
+        click.echo("Something blocks runs." if blocked else "Nothing blocks runs.")
+    return int(blocked)
+
+
+def _show(finding: Finding) -> None:
+    click.echo(f"{SIGNS[finding.state]} {finding.name}: {finding.text}")
+    if finding.remedy:
+        click.echo(f"    {finding.remedy}")
+
+
+def examine() -> Iterator[Finding]:
+    """Look at one thing after the other; what cannot be looked at is a finding itself."""
+    yield from (_python(), *_programs())
+    try:
+        load_django()
+    except ConfigError as error:
+        yield Finding("configuration", PROBLEM, str(error))
+        return
+    yield Finding("data directory", OK, str(get_options().data_dir))
+    yield from _advice()
+    for name, look in LOOKS.items():
+        try:
+            yield look()
+        # Whatever a broken part raises, the other parts are still looked at.
+        except Exception as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            yield Finding(name, PROBLEM, text)
+            if name == "database":
+                return
+
+
+def _python() -> Finding:
+    return Finding("Python", OK, ".".join(str(part) for part in sys.version_info[:3]))
+
+
+def _programs() -> Iterator[Finding]:
+    npx = "Servers that start with npx need it: apt-get install nodejs npm"
+    yield _program("bubblewrap", "bwrap", PROBLEM, "apt-get install bubblewrap")
+    yield _program("Node", "node", WARNING, npx)
+    yield _program("npm", "npm", WARNING, npx)
+    yield _program("uv", "uv", WARNING, "Servers that start with uvx need it: pip install uv")
+
+
+def _program(name: str, program: str, otherwise: str, remedy: str) -> Finding:
+    # uv comes as a wheel, into the environment that runs this.
+    found = shutil.which(program) or shutil.which(program, path=str(Path(sys.prefix) / "bin"))
+    return Finding(name, OK, found) if found else Finding(name, otherwise, "not found", remedy)
+
+
+def _advice() -> Iterator[Finding]:
+    from django.core.checks import run_checks
+
+    for message in run_checks():
+        state = PROBLEM if message.is_serious() else WARNING
+        yield Finding("configuration", state, str(message.msg), str(message.hint or ""))
+
+
+def _database() -> Finding:
+    from django.db import connection
+
+    connection.ensure_connection()
+    name = connection.display_name
+    if has_missing_migrations():
+        remedy = "`umpteenth up` and `umpteenth migrate` bring it up to date."
+        return Finding("database", WARNING, f"{name}, not up to date", remedy)
+    return Finding("database", OK, name)
+
+
+def _redis() -> Finding:
+    url = get_options().redis.url
+    if url is None:
+        return Finding("queue", OK, "in the data directory, for this machine alone")
+    import redis
+
+    client = redis.Redis.from_url(
+        url.get_secret_value(), socket_connect_timeout=3, socket_timeout=3
+    )
+    try:
+        client.ping()
+    except redis.RedisError as error:
+        return Finding("queue", PROBLEM, f"Redis does not answer: {error}", "Check redis.url.")
+    finally:
+        client.close()
+    return Finding("queue", OK, "Redis")
+
+
+def _key_ring() -> Finding:
+    from secrets_vault.services import ensure_key_ring
+
+    if has_missing_migrations():
+        return Finding("keys", OK, "made at the first start")
+    try:
+        ensure_key_ring()
+    except ConfigError as error:
+        return Finding("keys", PROBLEM, str(error))
+    return Finding("keys", OK, "each key that the database names is there")
+
+
+def _sandbox() -> Finding:
+    from jobs.sandbox.base import problem
+
+    why = problem()
+    return Finding("sandbox", PROBLEM, why) if why else Finding("sandbox", OK, "starts")
+
+
+def _worker() -> Finding:
+    from django.utils import timezone
+
+    from jobs.presence import live_workers
+
+    if has_missing_migrations():
+        return Finding("worker", WARNING, "none yet", "Start one with `umpteenth up`.")
+    names = [worker.name for worker in live_workers(timezone.now())]
+    if names:
+        return Finding("worker", OK, ", ".join(names))
+    return Finding("worker", WARNING, "none has reported lately", "Start one: `umpteenth up`.")
+
+
+LOOKS: dict[str, Callable[[], Finding]] = {
+    "database": _database,
+    "queue": _redis,
+    "keys": _key_ring,
+    "sandbox": _sandbox,
+    "worker": _worker,
+}
