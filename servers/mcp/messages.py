@@ -1,0 +1,96 @@
+"""JSON-RPC messages between bytes and the SDK's types, more tolerant than the SDK's own reader.
+
+The SDK refuses a message for one lone surrogate or a missing `jsonrpc`; servers send both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from mcp_types import (
+    INTERNAL_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+
+
+def decode_json(text: str | bytes) -> Any:
+    """The value of a JSON document; invalid UTF-8 is replaced and NaN becomes None.
+
+    Raises `ValueError` for anything that is no JSON, and for values nested too deeply to read.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", errors="replace")
+    try:
+        return json.loads(text, parse_constant=lambda _name: None)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def encode(message: JSONRPCMessage) -> bytes:
+    """One line without its end. Lone surrogates leave as escapes."""
+    value = message.model_dump(by_alias=True, exclude_unset=True)
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def read_messages(value: Any) -> Iterator[JSONRPCMessage]:
+    """The messages in a decoded value: one, or those of a batch. Nothing for anything else."""
+    for item in value if isinstance(value, list) else [value]:
+        message = _read_message(item)
+        if message is not None:
+            yield message
+
+
+def _read_message(value: Any) -> JSONRPCMessage | None:
+    if not isinstance(value, dict):
+        return None
+    identity = _identity(value.get("id"))
+    method = value.get("method")
+    if isinstance(method, str):
+        return _read_call(method, identity, value.get("params"))
+    if isinstance(value.get("error"), dict | str):
+        return JSONRPCError(jsonrpc="2.0", id=identity, error=_read_error(value["error"]))
+    if identity is not None and isinstance(value.get("result"), dict):
+        return JSONRPCResponse(jsonrpc="2.0", id=identity, result=value["result"])
+    return None
+
+
+def _read_call(method: str, identity: int | str | None, params: Any) -> JSONRPCMessage:
+    params = params if isinstance(params, dict) else {}
+    method = _printable(method)
+    if identity is None:
+        return JSONRPCNotification(jsonrpc="2.0", method=method, params=params)
+    return JSONRPCRequest(jsonrpc="2.0", id=identity, method=method, params=params)
+
+
+def _read_error(value: Any) -> ErrorData:
+    if isinstance(value, str):
+        return ErrorData(code=INTERNAL_ERROR, message=_printable(value))
+    code, message = value.get("code"), value.get("message")
+    if not isinstance(message, str):
+        message = json.dumps(value) if message is None else json.dumps(message)
+    plain = isinstance(code, int) and not isinstance(code, bool)
+    return ErrorData(
+        code=code if plain else INTERNAL_ERROR, message=_printable(message), data=value.get("data")
+    )
+
+
+def _identity(value: Any) -> int | str | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int):
+        return value
+    return _printable(value) if isinstance(value, str) else None
+
+
+def _printable(text: str) -> str:
+    """Without lone surrogates, which the SDK's models refuse."""
+    return text.encode("utf-8", errors="replace").decode()

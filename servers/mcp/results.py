@@ -1,0 +1,93 @@
+"""The result of a call as text, for people, scripts and models alike."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from servers.mcp.types import CallResult
+from umpteenth.core.text import clean, clean_json
+
+NO_WORDS = "The tool reported an error without a text."
+
+
+def read_result(result: dict[str, Any], duration_ms: float) -> CallResult:
+    """Whatever shape the result has, it becomes a `CallResult` (D15)."""
+    content = _parts(result.get("content"))
+    structured = clean_json(result.get("structuredContent"))
+    text = render(content, structured)
+    failed = result.get("isError") is True
+    return CallResult(
+        ok=not failed,
+        text=text,
+        structured=structured,
+        content=content,
+        error=(text.strip() or NO_WORDS) if failed else "",
+        duration_ms=duration_ms,
+    )
+
+
+def failed_result(message: str, duration_ms: float) -> CallResult:
+    """The call got an error of the protocol instead of a result."""
+    return CallResult(ok=False, text="", error=message, duration_ms=duration_ms)
+
+
+def render(content: list[dict[str, Any]], structured: Any) -> str:
+    """Parts joined by line ends; structured content only where no part gives a text."""
+    text = "\n".join(render_part(part) for part in content)
+    if not text.strip() and structured is not None:
+        return _json(structured)
+    return text
+
+
+def render_part(part: dict[str, Any]) -> str:
+    """Text as it is, everything else as a placeholder that names what it is."""
+    kind = part.get("type")
+    if kind == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    if kind in ("image", "audio"):
+        return f"[{kind}: {_mime(part)}, {_byte_count(part.get('data'))} bytes]"
+    if kind == "resource_link":
+        return f"[resource link: {_word(part.get('uri'))}]"
+    if kind == "resource" and isinstance(part.get("resource"), dict):
+        return _render_resource(part["resource"])
+    return f"[{_word(kind)}] {_json(part)}"
+
+
+def _render_resource(resource: dict[str, Any]) -> str:
+    text = resource.get("text")
+    if isinstance(text, str):
+        return text
+    place = _word(resource.get("uri"))
+    if isinstance(resource.get("blob"), str):
+        return f"[resource: {place}, {_mime(resource)}, {_byte_count(resource['blob'])} bytes]"
+    return f"[resource: {place}]"
+
+
+def _parts(value: Any) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    items = value if isinstance(value, list) else [value]
+    return [
+        clean_json(item if isinstance(item, dict) else {"type": "unknown", "value": item})
+        for item in items
+    ]
+
+
+def _mime(part: dict[str, Any]) -> str:
+    return _word(part.get("mimeType"), "unknown type")
+
+
+def _word(value: Any, default: str = "unknown") -> str:
+    return clean(value, 2000) if isinstance(value, str) and value else default
+
+
+def _byte_count(data: Any) -> int:
+    """What base64 text decodes to, without decoding it; the text may be wrong anyway."""
+    if not isinstance(data, str):
+        return 0
+    return len(data.rstrip("=")) * 3 // 4
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

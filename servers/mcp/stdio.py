@@ -1,0 +1,317 @@
+"""stdio servers: one JSON message a line, over the streams of a process that a spawner started.
+
+What is no message on standard output is skipped and kept as noise (C01); standard error is always
+read, and its last 8 KiB are kept (C03). When the process ends, whoever waits learns at once its
+exit code and its last words (C06). At the end of the connection its input is closed, and whatever
+is left of its process tree a moment later is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
+
+from servers.limits import MAX_MESSAGE_BYTES, MIB, STDERR_TAIL_BYTES
+from servers.mcp.messages import decode_json, encode, read_messages
+from servers.mcp.transport import Inbox, Incoming, background
+from servers.mcp.types import (
+    ConnectionLost,
+    ConnectionSettings,
+    Observer,
+    ServerError,
+    ServerUnavailable,
+    Spawner,
+    StdioProcess,
+)
+from umpteenth.core.text import clean
+
+# Time for a server to end by itself once its input is closed.
+CLOSE_GRACE = 1.0
+# After one end is seen (exit or closed output), time for the other and for the last words.
+LAST_WORDS = 0.5
+CHUNK = 64 * 1024
+MAX_NOISE_LINES = 3
+MAX_NOISE_LENGTH = 200
+# Of one chunk of standard error only the newest lines are reported: a flood is no news.
+MAX_REPORTED_LINES = 20
+# Where an identifier stands in a message that is too long to read: at its very start or end.
+_ID = rb'"id"\s*:\s*(-?\d+|"[^"\\]{0,64}")'
+_ID_AT_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
+_ID_AT_END = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+# How sandboxes and shells say that there is no such program.
+_NOT_FOUND = re.compile(r"execvp:? (.+?): No such file|(\S+): (?:command )?not found")
+
+
+@contextlib.asynccontextmanager
+async def open_stdio(
+    settings: ConnectionSettings, spawn: Spawner, observer: Observer
+) -> AsyncIterator[StdioTransport]:
+    """Start the server; its whole process tree is gone when the block is left."""
+    observer.step("Starting")
+    process = await _start(settings, spawn)
+    transport = StdioTransport(settings, process, observer)
+    try:
+        async with background(
+            transport.read_output(), transport.read_errors(), transport.watch_exit()
+        ):
+            try:
+                yield transport
+            finally:
+                transport.dispose()  # from here on output is only drained
+                await _stop(process)
+    finally:
+        transport.dispose()
+
+
+async def _start(settings: ConnectionSettings, spawn: Spawner) -> StdioProcess:
+    try:
+        return await spawn([settings.command, *settings.args], settings.env)
+    except FileNotFoundError:
+        raise command_not_found(settings.command) from None
+    except PermissionError:
+        raise ServerUnavailable(
+            f"{settings.command} cannot be executed: permission denied.",
+            "Check that it is a program, not a directory, and that it is executable.",
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ServerUnavailable(f"{settings.command} cannot be started: {reason}.") from None
+
+
+def command_not_found(command: str) -> ServerUnavailable:
+    return ServerUnavailable(
+        f"Command not found: {command}",
+        "Check the spelling, or give the full path of the program.",
+    )
+
+
+async def _stop(process: StdioProcess) -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_GRACE):
+            await process.wait()
+    # Always: what the server started may live on without it (C09).
+    await process.kill()
+
+
+class StdioTransport:
+    kind = "stdio"
+
+    def __init__(
+        self, settings: ConnectionSettings, process: StdioProcess, observer: Observer
+    ) -> None:
+        self._settings = settings
+        self._process = process
+        self._observer = observer
+        self._inbox = Inbox()
+        self._open: set[int | str] = set()  # requests without an answer
+        self._tail = bytearray()
+        self._exit_code: int | None = None
+        self._exited = asyncio.Event()
+        self._output_closed = asyncio.Event()
+        self._errors_closed = asyncio.Event()
+        self._noise: list[str] = []
+        self._noise_count = 0
+        self._started = time.monotonic()
+        self.answered = False  # whether the server ever said anything in the protocol
+
+    @property
+    def incoming(self) -> Incoming:
+        return self._inbox.stream
+
+    @property
+    def ended(self) -> bool:
+        return self._inbox.closed
+
+    @property
+    def stderr_tail(self) -> str:
+        return clean(self._tail.decode("utf-8", errors="replace"))
+
+    @property
+    def noise(self) -> list[str]:
+        if not self._noise_count:
+            return []
+        lines = "1 line" if self._noise_count == 1 else f"{self._noise_count} lines"
+        shown = ", ".join(f"“{line}”" for line in self._noise)
+        return [f"The server wrote {lines} to standard output that are no messages: {shown}"]
+
+    def dispose(self) -> None:
+        self._inbox.dispose()
+
+    def forget(self, request_id: int) -> None:
+        self._open.discard(request_id)
+
+    def adopt(self, version: str) -> None:
+        """Nothing: every line is the same in every revision."""
+
+    def new_session(self) -> None:
+        """Nothing: the process is the session."""
+
+    async def send(self, item: SessionMessage) -> None:
+        if isinstance(item.message, JSONRPCRequest):
+            self._open.add(item.message.id)
+        try:
+            self._process.stdin.write(encode(item.message) + b"\n")
+            await self._process.stdin.drain()
+        except (OSError, RuntimeError):
+            # The readers see the end too and can say why; here nobody may wait for ever.
+            raise anyio.BrokenResourceError from None
+
+    async def read_output(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            async for line in _lines(self._process.stdout):
+                await self._take(line)
+        self._output_closed.set()
+        if not self._exited.is_set():
+            await _wait_briefly(self._exited)
+        await self._finish()
+
+    async def watch_exit(self) -> None:
+        self._exit_code = await self._process.wait()
+        self._exited.set()
+        # A grandchild may hold the output open; what the server wrote has been read by then.
+        await _wait_briefly(self._output_closed)
+        await self._finish()
+
+    async def _finish(self) -> None:
+        await _wait_briefly(self._errors_closed)
+        self._inbox.close()
+
+    async def read_errors(self) -> None:
+        pending = ""
+        with contextlib.suppress(OSError, ValueError):
+            while chunk := await self._process.stderr.read(CHUNK):
+                self._tail += chunk
+                del self._tail[:-STDERR_TAIL_BYTES]
+                text = pending + chunk.decode("utf-8", errors="replace")
+                *lines, pending = re.split(r"[\r\n]+", text)
+                pending = pending[-CHUNK:]
+                for line in lines[-MAX_REPORTED_LINES:]:
+                    self._report(line)
+        self._report(pending)
+        self._errors_closed.set()
+
+    def _report(self, line: str) -> None:
+        line = clean(line.strip(), 500)
+        if line:
+            self._observer.stderr(line)
+
+    async def _take(self, line: bytes | _TooLong) -> None:
+        if isinstance(line, _TooLong):
+            await self._refuse(line)
+            return
+        try:
+            messages = list(read_messages(decode_json(line)))
+        except ValueError:
+            messages = []
+        if not messages:
+            self._add_noise(line)
+        for message in messages:
+            self.answered = True
+            if isinstance(message, JSONRPCError) and message.id is None:
+                # Cannot be told to whom it belongs, unless only one waits (B02).
+                if len(self._open) != 1:
+                    continue
+                message.id = next(iter(self._open))
+            if isinstance(message, JSONRPCError | JSONRPCResponse):
+                self._open.discard(message.id or 0)
+            await self._inbox.put(SessionMessage(message))
+
+    def _add_noise(self, line: bytes) -> None:
+        text = clean(line.decode("utf-8", errors="replace").strip(), MAX_NOISE_LENGTH)
+        self._noise_count += 1
+        if len(self._noise) < MAX_NOISE_LINES:
+            self._noise.append(text)
+        self._report(text)
+
+    async def _refuse(self, line: _TooLong) -> None:
+        """An answer over the limit fails its own call and no other (C15)."""
+        error = ServerError(f"The server's answer is larger than {MAX_MESSAGE_BYTES // MIB} MiB.")
+        owner = line.request_id()
+        if owner in self._open or len(self._open) == 1:
+            request_id = owner if owner in self._open else next(iter(self._open))
+            self._open.discard(request_id)
+            await self._inbox.fail(request_id, error)
+        else:
+            self._add_noise(line.head)
+
+    async def explain_end(self) -> ConnectionLost:
+        tail = self.stderr_tail
+        last_line = tail.strip().rpartition("\n")[2].strip()
+        if self._exit_code is None:
+            message = "The server closed its standard output"
+        elif self._exit_code < 0:
+            message = f"The server was ended by {_signal_name(-self._exit_code)}"
+        else:
+            message = f"The server ended with exit code {self._exit_code}"
+        message += f": {clean(last_line, 500)}" if last_line else "."
+        hint = "" if tail else "It wrote nothing to standard error."
+        missing = _NOT_FOUND.search(tail)
+        if not self.answered and self._exit_code and missing:
+            lost = command_not_found(missing[1] or missing[2])
+            message, hint = lost.message, lost.hint
+        return ConnectionLost(message, hint, tail, self._exit_code)
+
+
+class _TooLong:
+    """What is kept of a line over the limit."""
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self.head = head
+        self.tail = tail
+
+    def request_id(self) -> int | str | None:
+        found = _ID_AT_START.match(self.head) or _ID_AT_END.search(self.tail)
+        if found is None:
+            return None
+        value = found[1].decode("utf-8", errors="replace")
+        return value[1:-1] if value.startswith('"') else int(value)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | _TooLong]:
+    """The lines of a stream that are not blank, of at most `MAX_MESSAGE_BYTES` each."""
+    parts: list[bytes] = []
+    size = 0
+    head = b""
+    while chunk := await stream.read(CHUNK):
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            parts.append(end)
+            line = b"".join(parts)
+            if size + len(end) > MAX_MESSAGE_BYTES:
+                yield _TooLong(head, line[-1024:])
+            elif line.strip():
+                yield line
+            parts, size = [], 0
+        if rest:
+            if not size:
+                head = rest[:1024]
+            parts.append(rest)
+            size += len(rest)
+            if size > MAX_MESSAGE_BYTES:
+                parts = [b"".join(parts)[-1024:]]
+    line = b"".join(parts)
+    if line.strip() and size <= MAX_MESSAGE_BYTES:
+        yield line
+
+
+async def _wait_briefly(event: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS):
+            await event.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,122 @@
+"""What a session needs from a transport, behind the stream protocol of the SDK's dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.shared.message import SessionMessage
+from mcp_types import ErrorData, JSONRPCError
+
+from servers.mcp.types import ConnectionLost, ServerError
+
+Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
+
+# The code of an answer that a transport makes up; the error itself travels in `data`.
+TRANSPORT_ERROR = -32000
+
+
+class Transport(Protocol):
+    kind: str  # "stdio", "http" or "sse"
+
+    @property
+    def incoming(self) -> Incoming: ...
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can come from the server."""
+        ...
+
+    @property
+    def noise(self) -> list[str]:
+        """Sentences about what the server sent outside of the protocol."""
+        ...
+
+    async def send(self, item: SessionMessage) -> None: ...
+    def forget(self, request_id: int) -> None:
+        """The request is over for the caller, however it ended."""
+        ...
+
+    def adopt(self, version: str) -> None:
+        """The protocol revision was agreed upon."""
+        ...
+
+    def new_session(self) -> None:
+        """The next message opens a session; forget the last one."""
+        ...
+
+    async def explain_end(self) -> ConnectionLost:
+        """Why the connection ended."""
+        ...
+
+
+class Outgoing:
+    """The transport's sending side as the dispatcher wants it."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def send(self, item: SessionMessage) -> None:
+        await self._transport.send(item)
+
+    async def aclose(self) -> None:
+        """Nothing: the transport outlives its dispatcher."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+
+class Inbox:
+    """The transport's receiving side. Offers after the end are dropped."""
+
+    def __init__(self) -> None:
+        self._writer, self.stream = anyio.create_memory_object_stream[SessionMessage | Exception](
+            16
+        )
+        self.closed = False
+
+    async def put(self, item: SessionMessage) -> None:
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._writer.send(item)
+
+    async def fail(self, request_id: int | str, error: ServerError) -> None:
+        """Answer a request with an error of our own."""
+        data = ErrorData(code=TRANSPORT_ERROR, message=error.message, data=error)
+        await self.put(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=data)))
+
+    def close(self) -> None:
+        """The dispatcher wakes all who wait with an error."""
+        self.closed = True
+        self._writer.close()
+
+    def dispose(self) -> None:
+        self.close()
+        self.stream.close()
+
+
+@contextlib.asynccontextmanager
+async def background(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run tasks beside the block and end them with it. They must handle their own errors."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        yield
+    finally:
+        await end_tasks(tasks)
+
+
+async def end_tasks(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
