@@ -136,7 +136,7 @@ def _check_choices(data: JobData) -> Errors:
     errors: Errors = {}
     if data.network not in Job.Network.values:
         errors["network"] = f"The network is one of {', '.join(Job.Network.values)}."
-    elif data.network == Job.Network.UNRESTRICTED and not _unrestricted_allowed():
+    elif data.network == Job.Network.UNRESTRICTED and not unrestricted_allowed():
         errors["network"] = (
             "The unrestricted network is switched off on this installation "
             "(sandbox.allow_unrestricted_network); choose none."
@@ -148,7 +148,7 @@ def _check_choices(data: JobData) -> Errors:
     return errors
 
 
-def _unrestricted_allowed() -> bool:
+def unrestricted_allowed() -> bool:
     return get_options().sandbox.allow_unrestricted_network
 
 

@@ -296,9 +296,7 @@ def _replace_secrets(job: Job, mapped: list[tuple[str, Secret]]) -> None:
     variables = [variable for variable, _ in mapped]
     JobSecret.objects.filter(job=job).exclude(variable__in=variables).delete()
     for variable, secret in mapped:
-        JobSecret.objects.update_or_create(
-            job=job, variable=variable, defaults={"secret": secret}
-        )
+        JobSecret.objects.update_or_create(job=job, variable=variable, defaults={"secret": secret})
 
 
 def _changed(before: JobData, after: JobData) -> list[str]:

@@ -164,5 +164,3 @@ def _missed(plan: schedule.Schedule, due: datetime, now: datetime) -> str:
 
 def _trust_rank(trust: str) -> int:
     return _TRUST_ORDER.index(Run.Trust(trust))
-
-

@@ -1,0 +1,155 @@
+"""The scheduler of `celery beat`: every tick sweeps the database itself.
+
+Recovery must not depend on the queue that it repairs, so nothing here is a task. Of several
+beats one holds a lease and sweeps; without it they would do no harm either, since every step
+is a conditional update. This module must not load the MCP SDK.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from celery.beat import Scheduler as CeleryScheduler
+from django.db import DatabaseError, IntegrityError, connection
+
+from jobs import lifecycle, schedule, triggers
+from jobs.models import Job, Lease, Run
+
+logger = logging.getLogger(__name__)
+
+INTERVAL = 1.0  # seconds between sweeps
+LEASE_NAME = "beat"
+LEASE_TIME = timedelta(seconds=15)
+HINT_AFTER = timedelta(seconds=3)  # a queued run older than this may have lost its hint
+HINT_AGAIN = 10.0  # seconds between two hints for the same run
+AT_MOST = 100  # rows of one kind in one sweep
+
+
+class Sweeper:
+    """One sweep after another; `sweep(now)` is all there is to test."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+        self._clock = clock
+        self._hinted: dict[UUID, float] = {}
+
+    def sweep(self, now: datetime) -> bool:
+        """Do everything that is due; False where another beat holds the lease.
+
+        One step that fails does not keep the others from being done.
+        """
+        if not take_lease(self.holder, now):
+            return False
+        for step in (fire_due, self.hint_queued, reap_silent, sweep_checks):
+            try:
+                step(now)
+            except Exception:
+                # Whatever is broken in one row or room, the others go on.
+                logger.exception("the sweep's step %s failed", step.__name__)
+                connection.close()
+        return True
+
+    def hint_queued(self, now: datetime) -> int:
+        """Tell workers again about runs that could start; how many hints were sent."""
+        from umpteenth.celery import send_hint
+
+        moment = self._clock()
+        waiting = lifecycle.claimable(AT_MOST)
+        due = Run.objects.filter(pk__in=waiting, queued_at__lte=now - HINT_AFTER)
+        self._hinted = {run: at for run, at in self._hinted.items() if run in waiting}
+        sent = 0
+        for run_id in due.order_by("queued_at", "number").values_list("pk", flat=True):
+            if moment - self._hinted.get(run_id, -HINT_AGAIN) < HINT_AGAIN:
+                continue
+            if not send_hint("jobs.tasks.execute_run", str(run_id)):
+                break  # without a broker the next sweep is early enough
+            self._hinted[run_id] = moment
+            sent += 1
+        return sent
+
+
+def take_lease(holder: str, now: datetime) -> bool:
+    """Whether this beat sweeps: it holds the lease, or the last holder's has run out."""
+    lease = Lease.objects.filter(name=LEASE_NAME)
+    until = now + LEASE_TIME
+    if lease.filter(holder=holder).update(expires_at=until):
+        return True
+    if lease.filter(expires_at__lt=now).update(holder=holder, expires_at=until):
+        return True
+    if lease.exists():
+        return False
+    try:
+        Lease.objects.create(name=LEASE_NAME, holder=holder, expires_at=until)
+    except IntegrityError:
+        return False
+    return True
+
+
+def release_lease(holder: str) -> None:
+    Lease.objects.filter(name=LEASE_NAME, holder=holder).delete()
+
+
+def fire_due(now: datetime) -> int:
+    """Start what is due by schedule; how many runs were made."""
+    due = Job.objects.filter(next_run_at__lte=now, enabled=True).order_by("next_run_at")
+    fired = 0
+    for job_id, moment in list(due.values_list("pk", "next_run_at")[:AT_MOST]):
+        assert moment is not None
+        try:
+            fired += triggers.fire_schedule(job_id, moment, now) is not None
+        except schedule.ScheduleError as error:
+            # It was valid when it was saved; without this it would fail every second.
+            Job.objects.filter(pk=job_id, next_run_at=moment).update(next_run_at=None)
+            logger.error("the schedule of job %s cannot be used any more: %s", job_id, error)
+    return fired
+
+
+def reap_silent(now: datetime) -> int:
+    return lifecycle.reap(now)
+
+
+def sweep_checks(now: datetime) -> int:
+    from servers.checks import sweep_checks as sweep
+
+    return sweep(now)
+
+
+class Scheduler(CeleryScheduler):  # type: ignore[misc]  # celery.beat has no types
+    """Celery's beat with our sweep as its only work; it keeps no schedule file."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.sweeper = Sweeper()
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Nothing to read: the database holds the schedules."""
+
+    def tick(self, *_args: Any, **_kwargs: Any) -> float:
+        """Sweep once; seconds until the next one. Survives a database that is away."""
+        started = time.monotonic()
+        try:
+            self.sweeper.sweep(lifecycle.database_now())
+        except DatabaseError:
+            logger.warning("the sweep cannot reach the database", exc_info=True)
+            connection.close()
+        except Exception:  # beat must not end because one sweep did
+            logger.exception("the sweep failed")
+            connection.close()
+        return max(0.1, INTERVAL - (time.monotonic() - started))
+
+    def close(self) -> None:
+        """Hand over at once instead of letting the lease run out."""
+        try:
+            release_lease(self.sweeper.holder)
+        except DatabaseError:
+            logger.warning("the lease could not be handed over", exc_info=True)
+        finally:
+            connection.close()
+        super().close()

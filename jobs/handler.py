@@ -1,0 +1,153 @@
+"""What a run's script gets when it calls `ump`: the broker's commands, done and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from jobs import services
+from jobs.broker.protocol import BrokerError
+from jobs.models import Attachment, Job, Run, StateEntry
+from jobs.toolbox import CallMeter, Toolbox, ToolNotFound
+from servers.mcp.types import CallResult, ServerError
+
+if TYPE_CHECKING:
+    from jobs.timeline import Recorder
+
+# Runs a function on the run's database thread.
+Database = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class RunHandler:
+    """Implements `jobs.broker.BrokerHandler` for one run."""
+
+    def __init__(
+        self, run: Run, toolbox: Toolbox, recorder: Recorder, meter: CallMeter, database: Database
+    ) -> None:
+        self.outputs: dict[str, Any] = {}
+        self.summary_text = ""
+        self.failure = ""
+        self._run = run
+        self._toolbox = toolbox
+        self._recorder = recorder
+        self._meter = meter
+        self._database = database
+
+    async def mcp_tools(self, server: str | None) -> list[dict[str, Any]]:
+        details = {"server": server} if server else {}
+        async with _Noted(self, "mcp_tools", details) as noted:
+            try:
+                found = await self._toolbox.list_tools(server)
+            except (ToolNotFound, ServerError) as error:
+                raise BrokerError(str(error)) from None
+            noted.details["count"] = len(found)
+            return [_tool_entry(item.server, item.tool) for item in found]
+
+    async def mcp_call(self, server: str, tool: str, arguments: dict[str, Any]) -> CallResult:
+        try:
+            return await self._toolbox.call(server, tool, arguments)
+        except (ToolNotFound, ServerError) as error:
+            if self._meter.admit(side_effects=False):
+                payload = {"command": "mcp_call", "server": server, "tool": tool}
+                payload |= {"ok": False, "error": str(error)}
+                self._recorder.record("broker.call", payload)
+            raise BrokerError(str(error)) from None
+
+    async def state_get(self, key: str) -> Any:
+        async with _Noted(self, "state_get", {"key": key}):
+            entry = await self._database(partial(_read_state, self._run.job_id, key))
+            if entry is None:
+                raise KeyError(key)
+            return entry[0]
+
+    async def state_set(self, key: str, value: Any) -> None:
+        # A value that is a secret stays one: state is stored and shown on a page.
+        key, value = self._recorder.mask(key), self._recorder.mask_json(value)
+        async with _Noted(self, "state_set", {"key": key, "value": value}, writes=True):
+            try:
+                await self._database(partial(_write_state, self._run, key, value))
+            except (services.StateError, Job.DoesNotExist) as error:
+                raise BrokerError(str(error)) from None
+
+    async def state_list(self) -> Mapping[str, int]:
+        sizes: dict[str, int] = await self._database(partial(_state_sizes, self._run.job_id))
+        return sizes
+
+    async def output_set(self, name: str, value: Any) -> None:
+        self.outputs[name] = value
+        self._recorder.record("outputs.set", {"name": name, "value": value})
+
+    async def step(self, name: str) -> None:
+        self._recorder.record("step", {"name": name})
+
+    async def summary(self, text: str) -> None:
+        self.summary_text = text
+        self._recorder.record("summary", {"text": text})
+
+    async def fail(self, reason: str) -> None:
+        self.failure = reason
+        self._recorder.record("fail", {"reason": reason})
+
+    def note(self, command: str, details: Mapping[str, Any], error: str, *, writes: bool) -> None:
+        if self._meter.admit(side_effects=writes):
+            payload = {"command": command, **details, "ok": not error}
+            self._recorder.record("broker.call", payload | ({"error": error} if error else {}))
+
+
+class _Noted:
+    """Records a command once it is over, with its error if it has one."""
+
+    def __init__(
+        self, handler: RunHandler, command: str, details: dict[str, Any], *, writes: bool = False
+    ) -> None:
+        self.details = details
+        self._handler = handler
+        self._command = command
+        self._writes = writes
+
+    async def __aenter__(self) -> _Noted:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        reason = ""
+        if isinstance(error, KeyError):
+            reason = "there is no such key"
+        elif error is not None:
+            reason = str(error) or type(error).__name__
+        self._handler.note(self._command, self.details, reason, writes=self._writes)
+
+
+def may_call(job_id: UUID, server_id: UUID, tool: str) -> bool:
+    """Asked right before a call is sent: attached, enabled, on the list, as it stands now."""
+    rows = Attachment.objects.filter(job_id=job_id, server_id=server_id, server__enabled=True)
+    for allowed in rows.values_list("allowed_tools", flat=True):
+        return allowed is None or tool in allowed
+    return False
+
+
+def _tool_entry(server: str, tool: Any) -> dict[str, Any]:
+    return {
+        "server": server,
+        "name": tool.name,
+        "title": tool.title,
+        "description": tool.description,
+        "input_schema": tool.input_schema,
+        "read_only": tool.read_only,
+        "destructive": tool.destructive,
+        "open_world": tool.open_world,
+    }
+
+
+def _read_state(job_id: UUID, key: str) -> tuple[Any] | None:
+    entry = StateEntry.objects.filter(job_id=job_id, key=key).first()
+    return None if entry is None else (entry.value,)
+
+
+def _write_state(run: Run, key: str, value: Any) -> None:
+    services.set_state(run.job, key, value, run=run)
+
+
+def _state_sizes(job_id: UUID) -> dict[str, int]:
+    return dict(StateEntry.objects.filter(job_id=job_id).values_list("key", "size"))

@@ -1,0 +1,103 @@
+"""Everything that a run needs to know before it starts, read from the database at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from jobs.connections import AttachedServer
+from jobs.definition import unrestricted_allowed
+from jobs.models import Attachment, Job, Run
+from secrets_vault import services as vault
+from servers.mcp.types import ServerError
+from servers.services import connection_settings
+
+
+class PlanError(Exception):
+    """The run cannot start; one sentence. `secrets` are to be masked all the same."""
+
+    def __init__(self, message: str, secrets: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.secrets = dict(secrets or {})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`deadline` is on the monotonic clock; `env` and `secrets` hold values, never print them."""
+
+    run: Run
+    script: str
+    network: bool
+    timeout: int
+    deadline: float
+    env: Mapping[str, str] = field(repr=False)
+    servers: tuple[AttachedServer, ...] = field(repr=False)
+    secrets: Mapping[str, str] = field(repr=False)
+
+
+def make_plan(run_id: UUID) -> Plan:
+    """Raises `PlanError`."""
+    run = Run.objects.select_related("job").get(pk=run_id)
+    job = run.job
+    if job.network == Job.Network.UNRESTRICTED and not unrestricted_allowed():
+        raise PlanError(
+            "The unrestricted network is switched off on this installation; choose another "
+            "network in the job's settings."
+        )
+    secrets: dict[str, str] = {}
+    env = _environment(run, secrets)
+    attachments = Attachment.objects.filter(job=job).select_related("server")
+    wanted = not run.disable_mcp
+    servers = tuple(_server(row, job, secrets, wanted=wanted) for row in attachments)
+    return Plan(
+        run=run,
+        script=job.script,
+        network=job.network != Job.Network.NONE,
+        timeout=job.timeout,
+        deadline=time.monotonic() + job.timeout,
+        env=env,
+        servers=servers,
+        secrets=secrets,
+    )
+
+
+def _environment(run: Run, secrets: dict[str, str]) -> dict[str, str]:
+    env = {
+        "UMP_JOB": run.job.name,
+        "UMP_RUN_ID": str(run.pk),
+        "UMP_RUN_NUMBER": str(run.number),
+        "UMP_INPUT": "/ump/input.json",
+        "UMP_OUTPUTS": "/ump/outputs",
+    }
+    target = vault.Target(host=None, server=None, job=run.job.name)
+    for mapped in run.job.secrets.select_related("secret"):
+        name = mapped.secret.name
+        try:
+            value = vault.secret_value(mapped.secret, target=target)
+        except vault.SecretError as error:
+            raise PlanError(f"{mapped.variable}: {error}", secrets) from None
+        if "\0" in value:
+            raise PlanError(f"The secret {name} holds a NUL and cannot be a variable.", secrets)
+        env[mapped.variable] = secrets[name] = value
+    return env
+
+
+def _server(row: Attachment, job: Job, secrets: dict[str, str], *, wanted: bool) -> AttachedServer:
+    server = row.server
+    attached = AttachedServer(
+        id=server.pk,
+        name=server.name,
+        transport=server.transport,
+        enabled=server.enabled,
+        allowed_tools=None if row.allowed_tools is None else tuple(row.allowed_tools),
+    )
+    if not (wanted and server.enabled):
+        return attached
+    try:
+        settings, mask = connection_settings(server, job_name=job.name)
+    except (vault.SecretError, vault.UnknownKey, vault.DecryptionFailed, ServerError) as error:
+        return replace(attached, problem=str(error))
+    secrets.update(mask)
+    return replace(attached, settings=settings)

@@ -1,0 +1,90 @@
+"""Which workers live. Pages warn when none does, and say why one cannot start sandboxes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from datetime import datetime, timedelta
+from functools import lru_cache
+from uuid import uuid4
+
+from django.db import DatabaseError, connection
+
+from jobs import lifecycle
+from jobs.models import Worker
+
+logger = logging.getLogger(__name__)
+
+INTERVAL = 10.0  # seconds between reports
+SILENT = timedelta(seconds=30)  # after which a worker counts as gone
+FORGET = timedelta(days=1)
+
+
+@lru_cache(maxsize=1)
+def worker_name() -> str:
+    """This process, unique also after a restart: host, process id and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+
+
+def report(now: datetime, *, slots: int, problem: str) -> None:
+    """Write this worker's row and forget workers that have been gone for a day."""
+    changed = Worker.objects.filter(name=worker_name()).update(
+        seen_at=now, slots=slots, sandbox_problem=problem
+    )
+    if not changed:
+        Worker.objects.create(
+            name=worker_name(), started_at=now, seen_at=now, slots=slots, sandbox_problem=problem
+        )
+    Worker.objects.filter(seen_at__lt=now - FORGET).delete()
+
+
+def withdraw() -> None:
+    """This worker ends in order."""
+    Worker.objects.filter(name=worker_name()).delete()
+
+
+def live_workers(now: datetime) -> list[Worker]:
+    return list(Worker.objects.filter(seen_at__gte=now - SILENT).order_by("name"))
+
+
+def no_worker_since(now: datetime) -> datetime | None:
+    """When the last worker was seen, if none lives; None while one does.
+
+    A site that never had a worker answers with the moment asked about.
+    """
+    last = Worker.objects.order_by("-seen_at").values_list("seen_at", flat=True).first()
+    if last is None:
+        return now
+    return None if last >= now - SILENT else last
+
+
+class Reporter:
+    """Reports this worker every `INTERVAL` seconds from a thread of its own."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="presence", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _work(self) -> None:
+        from jobs.sandbox.base import problem
+
+        while True:
+            try:
+                report(lifecycle.database_now(), slots=self._slots, problem=problem())
+            except DatabaseError:
+                logger.warning("the worker could not report itself", exc_info=True)
+            except Exception:  # a broken probe must not silence the worker
+                logger.exception("the worker could not look for its sandbox")
+            finally:
+                connection.close()
+            if self._stop.wait(INTERVAL):
+                return

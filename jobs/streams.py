@@ -1,0 +1,133 @@
+"""A script's output on its way to the timeline: decoded, masked, in pieces, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from umpteenth.core.text import clean
+
+if TYPE_CHECKING:
+    from jobs.timeline import Recorder
+
+PIECE = 12_000  # bytes of text in one event
+PAUSE = 0.2  # seconds that text may wait for more
+HEAD = 8 * 1024 * 1024  # bytes of a run's output that are recorded as they come
+TAIL = 64 * 1024  # characters kept of what follows
+_CHUNK = 64 * 1024
+
+
+class Budget:
+    """What a run's streams together may record as they come."""
+
+    def __init__(self, left: int = HEAD) -> None:
+        self.left = left
+
+    def take(self, size: int) -> bool:
+        if self.left < size:
+            self.left = 0
+            return False
+        self.left -= size
+        return True
+
+
+class OutputStream:
+    """Records one of a script's streams (`stdout` or `stderr`) until it ends.
+
+    `room` is awaited before more is read, so that a script which writes faster than the
+    database waits for it.
+    """
+
+    def __init__(
+        self, name: str, recorder: Recorder, budget: Budget, room: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._name = name
+        self._recorder = recorder
+        self._budget = budget
+        self._room = room
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._mask: Any = recorder.stream()
+        self._pending = ""
+        self._tail: deque[str] = deque()
+        self._tail_size = 0
+        self._left_out = 0
+
+    async def follow(self, reader: asyncio.StreamReader) -> None:
+        """Read to the end; what is there is recorded also when this is cancelled."""
+        reading: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                reading = reading or asyncio.ensure_future(reader.read(_CHUNK))
+                await asyncio.wait({reading}, timeout=PAUSE if self._pending else None)
+                if not reading.done():
+                    self._flush()
+                    continue
+                chunk, reading = reading.result(), None
+                if not chunk:
+                    return
+                await self._room()
+                self._feed(self._decoder.decode(chunk))
+        finally:
+            if reading is not None:
+                reading.cancel()
+            self._end()
+
+    def _feed(self, text: str) -> None:
+        self._add(self._mask.feed(text))
+
+    def _add(self, text: str) -> None:
+        self._pending += clean(text)
+        while len(self._pending) >= PIECE:
+            piece, self._pending = _split(self._pending)
+            self._write(piece)
+
+    def _flush(self) -> None:
+        if self._pending:
+            piece, self._pending = self._pending, ""
+            for part in _pieces(piece):
+                self._write(part)
+
+    def _write(self, text: str) -> None:
+        size = len(text.encode())
+        if not self._left_out and self._budget.take(size):
+            self._emit(text)
+            return
+        self._tail.append(text)
+        self._tail_size += len(text)
+        self._left_out += size
+        while self._tail_size - len(self._tail[0]) > TAIL:
+            self._tail_size -= len(self._tail.popleft())
+
+    def _end(self) -> None:
+        self._feed(self._decoder.decode(b"", final=True))
+        self._add(self._mask.close())
+        self._flush()
+        kept = "".join(self._tail)
+        left_out = self._left_out - len(kept.encode())
+        if left_out > 0:
+            message = f"{left_out:,} bytes of {self._name} are left out here"
+            self._recorder.record("log", {"message": message})
+        for piece in _pieces(kept):
+            self._emit(piece)
+
+    def _emit(self, text: str) -> None:
+        self._recorder.record("output", {"stream": self._name, "text": text}, masked=True)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """A first piece of at most `PIECE` bytes, at the end of a line where there is one."""
+    piece = text[:PIECE].encode()[:PIECE].decode(errors="ignore")
+    end = piece.rfind("\n") + 1
+    size = end if end > PIECE // 4 else len(piece)
+    return text[:size], text[size:]
+
+
+def _pieces(text: str) -> list[str]:
+    found = []
+    while text:
+        piece, text = _split(text) if len(text.encode()) > PIECE else (text, "")
+        found.append(piece)
+    return found

@@ -1,0 +1,62 @@
+"""Ties this room to a Celery worker's life: presence, waiting runs, a quick end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from celery import signals
+from django.db import DatabaseError, connection
+
+logger = logging.getLogger(__name__)
+
+STOP_LIMIT = 4.0  # seconds that runs have to end when the worker is told to stop
+_reporters: list[Any] = []
+
+
+@signals.worker_ready.connect(dispatch_uid="jobs.worker.ready")
+def on_ready(**_kwargs: Any) -> None:
+    """Report this worker, and take what has been waiting since before it started."""
+    from jobs.presence import Reporter
+    from umpteenth.core.config import get_options
+
+    reporter = Reporter(get_options().runs.max_concurrent)
+    reporter.start()
+    _reporters.append(reporter)
+    threading.Thread(target=_take_waiting, name="waiting-runs", daemon=True).start()
+
+
+@signals.worker_shutting_down.connect(dispatch_uid="jobs.worker.shutting-down")
+def on_shutting_down(**_kwargs: Any) -> None:
+    """Runs end as interrupted now; a stop must not wait for scripts that last hours."""
+    from jobs import runner, tasks
+
+    tasks.stop_taking()
+    runner.interrupt_all()
+
+
+@signals.worker_shutdown.connect(dispatch_uid="jobs.worker.shutdown")
+def on_shutdown(**_kwargs: Any) -> None:
+    from jobs import presence, runner
+
+    for reporter in _reporters:
+        reporter.stop()
+    runner.wait_until_idle(STOP_LIMIT)
+    try:
+        presence.withdraw()
+    except DatabaseError:
+        logger.warning("the worker could not sign off", exc_info=True)
+    finally:
+        connection.close()
+
+
+def _take_waiting() -> None:
+    from jobs import tasks
+
+    try:
+        tasks.work_off()
+    except DatabaseError:
+        logger.warning("waiting runs could not be looked for", exc_info=True)
+    finally:
+        connection.close()

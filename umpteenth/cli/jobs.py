@@ -1,0 +1,186 @@
+"""`umpteenth job`: create, list, show, remove, run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from umpteenth.cli import bootstrap
+from umpteenth.cli.output import emit_json, fail, table
+
+if TYPE_CHECKING:
+    from jobs.models import Job, Run
+
+
+@click.group()
+def command() -> None:
+    """Jobs: create, run, list."""
+
+
+@command.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--replace", is_flag=True, help="Change the job of that name, if there is one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def create(file: str, replace: bool, as_json: bool) -> None:
+    """Make a job from a YAML file (- reads standard input)."""
+    bootstrap.setup()
+    from jobs import services
+    from jobs.jobfile import JobFileError, parse_job_file
+    from jobs.models import Job
+
+    try:
+        data = parse_job_file(_read(file))
+        current = Job.objects.filter(name=" ".join(data.name.split())).first() if replace else None
+        if current is None:
+            job, done = services.create_job(actor=None, data=data), "created"
+        else:
+            job = services.update_job(current, actor=None, data=data, version=current.version)
+            done = "changed"
+    except (JobFileError, services.InvalidJob, services.OutdatedEdit, services.JobGone) as error:
+        fail(_field_sentence(error))
+    if as_json:
+        _emit_job(job)
+    else:
+        click.echo(f"Job {job.name} {done}.")
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def list_jobs(as_json: bool) -> None:
+    """List all jobs."""
+    bootstrap.setup()
+    from jobs.models import Job
+    from jobs.shapes import job_shape, moment
+
+    jobs = Job.objects.prefetch_related("attachments__server", "secrets__secret")
+    if as_json:
+        emit_json([job_shape(job) for job in jobs])
+        return
+    rows = [
+        (job.name, job.cron or "-", moment(job.next_run_at), "on" if job.enabled else "paused")
+        for job in jobs
+    ]
+    table(rows, ("NAME", "SCHEDULE", "NEXT RUN", "STATE"))
+
+
+@command.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def show(name: str, as_json: bool) -> None:
+    """Show one job."""
+    bootstrap.setup()
+    job = find_job(name)
+    if as_json:
+        _emit_job(job)
+        return
+    import yaml
+
+    from jobs.shapes import job_shape
+
+    click.echo(yaml.safe_dump(job_shape(job), sort_keys=False, allow_unicode=True), nl=False)
+
+
+@command.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Delete a job with its runs."""
+    bootstrap.setup()
+    from jobs import services
+
+    job = find_job(name)
+    try:
+        services.delete_job(job, actor=None)
+    except services.JobBusy as error:
+        fail(str(error))
+    click.echo(f"Job {job.name} removed.")
+
+
+@command.command()
+@click.argument("name")
+@click.option("--input", "input_text", metavar="JSON", help="The run's input (- reads it).")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit 0 only if it succeeded.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--disable-mcp", is_flag=True, help="Run without MCP servers.")
+def run(name: str, input_text: str | None, wait: bool, as_json: bool, disable_mcp: bool) -> int:
+    """Run a job now."""
+    bootstrap.setup()
+    from jobs import triggers
+    from jobs.models import Run
+    from umpteenth.cli.following import follow
+
+    job = find_job(name)
+    try:
+        started = triggers.start_run(
+            job=job,
+            trigger=Run.Trigger.COMMAND,
+            trust=Run.Trust.CREATOR,
+            input=_parse_input(input_text),
+            disable_mcp=disable_mcp,
+        )
+    except triggers.TriggerError as error:
+        fail(str(error))
+    if wait:
+        started = follow(started.pk, quiet=as_json)
+    report(started, as_json=as_json)
+    return 0 if not wait or started.status == Run.Status.SUCCEEDED else 1
+
+
+def find_job(name: str) -> Job:
+    """The job of that name; without one the command ends."""
+    from jobs.models import Job
+
+    job = Job.objects.filter(name=name).first()
+    if job is None:
+        fail(f"There is no job named {name}.")
+    return job
+
+
+def report(run: Run, *, as_json: bool) -> None:
+    """A run in one line, or whole as JSON."""
+    from jobs.shapes import run_shape
+
+    if as_json:
+        emit_json(run_shape(run))
+        return
+    reason = f": {run.error}" if run.error else ""
+    click.echo(f"{run.job.name} #{run.number} {run.get_status_display().lower()}{reason}")
+    click.echo(str(run.pk))
+
+
+def _emit_job(job: Job) -> None:
+    from jobs.shapes import job_shape
+
+    emit_json(job_shape(job))
+
+
+def _read(file: str) -> str:
+    try:
+        if file == "-":
+            return click.get_text_stream("stdin").read()
+        return Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        fail(f"{file} is not text in UTF-8.")
+    except OSError as error:
+        fail(f"{file} cannot be read: {error.strerror}.")
+
+
+def _parse_input(text: str | None) -> Any:
+    if text is None:
+        return None
+    if text == "-":
+        text = click.get_text_stream("stdin").read()
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        fail(f"The input is not JSON: {error}.")
+
+
+def _field_sentence(error: Exception) -> str:
+    """`InvalidJob` knows its field; the sentence then begins with it."""
+    errors: dict[str, str] = getattr(error, "errors", {})
+    for field, sentence in errors.items():
+        return f"{field}: {sentence}"
+    return str(error)

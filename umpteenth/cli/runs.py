@@ -1,0 +1,131 @@
+"""`umpteenth run`: list, show, follow, cancel, retry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from umpteenth.cli import bootstrap
+from umpteenth.cli.jobs import find_job, report
+from umpteenth.cli.output import emit_json, fail, table
+
+if TYPE_CHECKING:
+    from jobs.models import Run
+
+MAX_LISTED = 1000
+
+
+@click.group()
+def command() -> None:
+    """Runs: show, follow, cancel, retry."""
+
+
+@command.command("list")
+@click.option("--job", "job_name", metavar="NAME", help="Only runs of this job.")
+@click.option("--limit", type=click.IntRange(1, MAX_LISTED), default=50, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def list_runs(job_name: str | None, limit: int, as_json: bool) -> None:
+    """List the newest runs."""
+    bootstrap.setup()
+    from jobs.models import Run
+    from jobs.shapes import moment, run_shape
+
+    runs = Run.objects.select_related("job").order_by("-queued_at", "-id")
+    if job_name is not None:
+        runs = runs.filter(job=find_job(job_name))
+    if as_json:
+        emit_json([run_shape(run) for run in runs[:limit]])
+        return
+    rows = [
+        (run.pk, f"{run.job.name} #{run.number}", run.status, moment(run.queued_at), run.error)
+        for run in runs[:limit]
+    ]
+    table(rows, ("ID", "RUN", "STATUS", "QUEUED", "ERROR"))
+
+
+@command.command()
+@click.argument("run_id", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def show(run_id: str, as_json: bool) -> None:
+    """Show one run."""
+    bootstrap.setup()
+    from jobs.shapes import run_shape
+
+    run = find_run(run_id)
+    if as_json:
+        emit_json(run_shape(run))
+        return
+    for key, value in run_shape(run).items():
+        if value not in (None, "", {}):
+            click.echo(f"{key}: {value}")
+
+
+@command.command()
+@click.argument("run_id", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def events(run_id: str, as_json: bool) -> None:
+    """Print a run's timeline."""
+    bootstrap.setup()
+    from jobs.models import RunEvent
+    from jobs.shapes import event_shape
+    from umpteenth.cli.following import print_event
+
+    run = find_run(run_id)
+    for event in RunEvent.objects.filter(run=run).order_by("seq").iterator(chunk_size=500):
+        if as_json:
+            emit_json(event_shape(event), compact=True)
+        else:
+            print_event(event, run.queued_at)
+
+
+@command.command()
+@click.argument("run_id", metavar="ID")
+def cancel(run_id: str) -> None:
+    """End a run that has not finished."""
+    bootstrap.setup()
+    from jobs import lifecycle
+
+    run = find_run(run_id)
+    try:
+        lifecycle.request_cancel(run.pk)
+    except lifecycle.AlreadyFinished:
+        fail(f"Run {run} has ended already ({run.status}).")
+    run.refresh_from_db()
+    ended = "is cancelled" if run.is_finished else "is being cancelled"
+    click.echo(f"Run {run} {ended}.")
+
+
+@command.command()
+@click.argument("run_id", metavar="ID")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit 0 only if it succeeded.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def retry(run_id: str, wait: bool, as_json: bool) -> int:
+    """Run again with the same input."""
+    bootstrap.setup()
+    from jobs import triggers
+    from jobs.models import Run
+    from umpteenth.cli.following import follow
+
+    try:
+        started = triggers.retry_run(find_run(run_id), actor=None)
+    except triggers.TriggerError as error:
+        fail(str(error))
+    if wait:
+        started = follow(started.pk, quiet=as_json)
+    report(started, as_json=as_json)
+    return 0 if not wait or started.status == Run.Status.SUCCEEDED else 1
+
+
+def find_run(run_id: str) -> Run:
+    """The run with that id; without one the command ends."""
+    from jobs.models import Run
+
+    try:
+        run = Run.objects.select_related("job").filter(pk=UUID(run_id)).first()
+    except ValueError:
+        run = None
+    if run is None:
+        fail(f"There is no run {run_id[:100]}.")
+    return run
