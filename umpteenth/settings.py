@@ -164,13 +164,11 @@ SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 
-# P: 20 attempts a minute from one address (issue text); axes counts failures.
-AXES_FAILURE_LIMIT = 20
-AXES_COOLOFF_TIME = 1 / 60  # hours
-AXES_LOCKOUT_PARAMETERS = ["ip_address"]
-AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+# 20 attempts a minute from one address: umpteenth.accounts.limits.
+AXES_HANDLER = "umpteenth.accounts.limits.AttemptsPerMinute"
 AXES_CLIENT_IP_CALLABLE = "umpteenth.core.middleware.client_address"
 AXES_LOCKOUT_CALLABLE = "umpteenth.accounts.views.locked_out"
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_ENABLE_ADMIN = False
 AXES_DISABLE_ACCESS_LOG = True
 AXES_VERBOSE = False

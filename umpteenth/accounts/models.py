@@ -60,6 +60,20 @@ class ClaimLink(models.Model):
     used_at = models.DateTimeField(null=True)
 
 
+class SignInAttempt(models.Model):
+    """One attempt to sign in, kept for the minute in which it counts (see `limits`)."""
+
+    address = models.CharField(max_length=45)
+    at = models.DateTimeField()
+
+    class Meta:
+        indexes = [
+            # Each attempt counts its address and drops what is old.
+            models.Index(fields=["address", "at"], name="attempt_address"),
+            models.Index(fields=["at"], name="attempt_age"),
+        ]
+
+
 class AuditEntry(models.Model):
     """Who changed what, when. Never holds a secret value."""
 

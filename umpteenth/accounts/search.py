@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .models import User
 
 MOST_HITS = 40
-MOST_PER_SOURCE = 8
+MOST_PER_SOURCE = 10
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ _sources: list[Source] = []
 
 
 def register_source(source: Source) -> None:
-    """Add a source, called with the person and the typed words (may be empty); at most 8 count."""
+    """Add a source, called with the person and the typed words (may be empty); at most 10 count."""
     if source not in _sources:
         _sources.append(source)
 

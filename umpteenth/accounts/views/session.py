@@ -12,6 +12,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
 from umpteenth.accounts.forms import ChangePasswordForm, ClaimForm, SignInForm
+from umpteenth.accounts.limits import admit
 from umpteenth.accounts.services import (
     ClaimRefused,
     PeopleError,
@@ -20,6 +21,9 @@ from umpteenth.accounts.services import (
 )
 from umpteenth.accounts.services import claim as claim_link
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+from umpteenth.core.middleware import client_address
+
+from .errors import locked_out
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
@@ -79,6 +83,9 @@ def claim(request: HttpRequest, token: str) -> HttpResponse:
 @sensitive_post_parameters("current", "password")
 @require_http_methods(["GET", "HEAD", "POST"])
 def password(request: Request) -> HttpResponse:
+    if request.method == "POST" and not admit(client_address(request)):
+        # Whoever found an open session must not try out its password.
+        return locked_out(request)
     form = ChangePasswordForm(request.user, request.POST or None)
     if request.method == "POST" and form.is_valid():
         set_password(request.user, form.cleaned_data["password"], actor=request.user)
