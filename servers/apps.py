@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from django.apps import AppConfig
 
 
@@ -5,8 +7,19 @@ class ServersConfig(AppConfig):
     name = "servers"
 
     def ready(self) -> None:
-        from secrets_vault.services import register_encrypted
+        from secrets_vault.services import register_encrypted, register_usage
         from servers.models import Server
         from servers.private import KIND
+        from servers.wiring import (
+            first_step,
+            search_servers,
+            servers_using_secret,
+            servers_using_secrets,
+        )
+        from umpteenth.accounts.dashboard import register_step
+        from umpteenth.accounts.search import register_source
 
         register_encrypted(Server, KIND, "private", "key_id")
+        register_usage(servers_using_secret, find_many=servers_using_secrets)
+        register_source(search_servers)
+        register_step(first_step)

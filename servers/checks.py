@@ -19,9 +19,8 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
-from secrets_vault.crypto import DecryptionFailed, UnknownKey
-from secrets_vault.services import SecretError
 
+from secrets_vault.errors import SecretError
 from servers.connecting import connection_settings
 from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable
 from servers.models import Check, Server
@@ -85,7 +84,7 @@ def run_check(check_id: UUID) -> bool:
     try:
         settings, mask = connection_settings(check.server)
         spawn = None if settings.transport == "http" else get_spawner(label=settings.name)
-    except (SecretError, UnknownKey, DecryptionFailed) as error:
+    except SecretError as error:
         return _fail(check, token, ServerUnavailable(str(error)), Masker({}))
     except ServerError as error:
         return _fail(check, token, error, Masker({}))

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_plus, urlsplit
 
-from secrets_vault.references import find_names
-
 from secrets_vault import services as vault
+from secrets_vault.references import find_names
 from servers.definition import query_pieces
 from servers.mcp.types import ConnectionSettings, ServerUnavailable
 from servers.models import Server
@@ -29,8 +28,8 @@ def connection_settings(
     """Settings with every reference resolved, and the values to mask by what they are called.
 
     All or nothing: raises the vault's `SecretError` if one reference does not resolve for this
-    server, host and job, its `UnknownKey` or `DecryptionFailed` if the server's own values do
-    not open, `ServerUnavailable` if a resolved value cannot be sent.
+    server, host and job or the server's own values do not open, and `ServerUnavailable` if a
+    resolved value cannot be sent.
     """
     private = read_private(server)
     is_http = server.transport == Server.Transport.HTTP

@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote_plus, urlsplit
+
+from secrets_vault.errors import BadReference
+from secrets_vault.references import find_names
 
 HTTP, STDIO = "http", "stdio"
 
@@ -119,8 +122,7 @@ def url_problem(url: str) -> str:
     if re.search(r"[\x00-\x20\x7f\\]", address) or re.search(r"[\x00-\x20\x7f]", _bare(query)):
         return "The address holds a space or a character that no address can hold."
     try:
-        parts = urlsplit(address)
-        return _parts_problem(parts)
+        return _parts_problem(urlsplit(address)) or reference_problem(unquote_plus(query))
     except ValueError:
         return "This is no address; it looks like https://host/path."
 
@@ -195,6 +197,23 @@ def _check_entries(
         seen.add(key)
 
 
+def refers(text: str) -> bool:
+    """Whether the text holds a whole reference to a secret."""
+    try:
+        return bool(find_names(text))
+    except BadReference:
+        return False
+
+
+def reference_problem(text: str) -> str:
+    """What is wrong with a reference in the text; empty if all are whole."""
+    try:
+        find_names(text)
+    except BadReference as error:
+        return str(error)
+    return ""
+
+
 def _header_name_problem(name: str) -> str:
     if not name:
         return "Name the header, for example Authorization."
@@ -213,7 +232,7 @@ def _header_value_problem(value: str) -> str:
         return "The value contains a character that a header cannot hold; use plain ASCII."
     if len(value) > MAX_HEADER_VALUE:
         return f"The value is too long: {MAX_HEADER_VALUE} characters are possible."
-    return ""
+    return reference_problem(value)
 
 
 def _variable_problem(name: str) -> str:
@@ -229,7 +248,7 @@ def _variable_value_problem(value: str) -> str:
         return "The value contains a NUL character, which no variable can hold."
     if len(value) > MAX_ENV_VALUE:
         return f"The value is too long: {MAX_ENV_VALUE} characters are possible."
-    return ""
+    return reference_problem(value)
 
 
 def _command_problem(command: str) -> str:

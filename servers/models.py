@@ -99,6 +99,9 @@ class Tool(models.Model):
     open_world = models.BooleanField(null=True)
     content_hash = models.CharField(max_length=64)
 
+    # What a page says about it: `New`, `Changed` or nothing.
+    mark: str = ""
+
     class Meta:
         ordering = ["position"]
         constraints = [models.UniqueConstraint(fields=["server", "name"], name="tool_per_server")]

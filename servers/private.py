@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-
-from secrets_vault.references import find_names
+from uuid import UUID
 
 from secrets_vault import services as vault
+from secrets_vault.crypto import CryptoError
+from secrets_vault.errors import SecretError
+from secrets_vault.references import find_names
 from servers.models import Server
 
 KIND = "server"
+
+
+class PrivateUnreadable(SecretError):
+    """No key opens what is stored for the server (E09); it can be entered again."""
+
+    def __init__(self, server: str, error: CryptoError) -> None:
+        super().__init__(
+            f"The stored headers, environment or address query of {server} cannot be decrypted: "
+            f"{error} Bring that key back, or edit the server and enter them again."
+        )
+
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -37,10 +50,13 @@ class Private:
 
 
 def read_private(server: Server) -> Private:
-    """Decrypt. Raises the vault's `UnknownKey` or `DecryptionFailed`, each with a sentence."""
-    raw: dict[str, Any] = vault.decrypt_json(
-        bytes(server.private), key_id=server.key_id, kind=KIND, row_id=server.pk
-    )
+    """Decrypt. Raises `PrivateUnreadable`."""
+    try:
+        raw: dict[str, Any] = vault.decrypt_json(
+            bytes(server.private), key_id=server.key_id, kind=KIND, row_id=server.pk
+        )
+    except CryptoError as error:
+        raise PrivateUnreadable(server.name, error) from None
     return Private(
         query=str(raw.get("query", "")),
         headers=tuple((str(name), str(value)) for name, value in raw.get("headers", [])),
@@ -48,7 +64,7 @@ def read_private(server: Server) -> Private:
     )
 
 
-def private_columns(private: Private, server_id: object) -> dict[str, Any]:
+def private_columns(private: Private, server_id: UUID) -> dict[str, Any]:
     """The columns of a server's row that hold, or follow from, its private part."""
     raw = {
         "query": private.query,

@@ -53,7 +53,8 @@ class Progress:
 class _Notes:
     """The observer: written by the event loop, read by another thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: str) -> None:
+        self._command = command
         self._lock = threading.Lock()
         self._steps: list[dict[str, Any]] = []
         self._began = 0.0
@@ -61,6 +62,8 @@ class _Notes:
         self._tail = ""
 
     def step(self, label: str) -> None:
+        if label == "Starting" and self._command:
+            label = f"Starting {self._command}"
         with self._lock:
             if self._steps and self._steps[-1]["label"] == label:
                 return
@@ -100,7 +103,7 @@ class Probe:
         self.outcome: Outcome = Stopped()
         self._settings = settings
         self._spawn = spawn
-        self._notes = _Notes()
+        self._notes = _Notes(settings.command)
         self._done = threading.Event()
         self._stop = threading.Event()
         self._ready = threading.Event()
@@ -164,6 +167,5 @@ class Probe:
         from servers.mcp.client import connect
 
         async with connect(self._settings, spawn=self._spawn, observer=self._notes) as connection:
-            self._notes.step("Listing tools")
             tools = await connection.list_tools()
         return Found(connection, tools)

@@ -69,7 +69,8 @@ def store_success(
         before = dict(Tool.objects.filter(server=server).values_list("name", "content_hash"))
         Tool.objects.filter(server=server).delete()
         Tool.objects.bulk_create(rows, batch_size=BATCH)
-    return _compare(before, rows)
+    # The first success has nothing to compare with.
+    return _compare(before, rows) if server.tested_at else Changes([], [], [])
 
 
 def store_failure(server: Server, error: ServerError, *, masker: Masker | None = None) -> bool:

@@ -14,9 +14,8 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
-from secrets_vault.crypto import DecryptionFailed, UnknownKey
-from umpteenth.accounts.services import record_audit
 
+from secrets_vault.errors import SecretError
 from servers.access import NotAllowed as NotAllowed
 from servers.access import require_manager
 from servers.connecting import connection_settings as connection_settings
@@ -28,6 +27,7 @@ from servers.results import store_failure as store_failure
 from servers.results import store_success as store_success
 from servers.status import auth_status as auth_status
 from umpteenth.accounts.models import User
+from umpteenth.accounts.services import record_audit
 from umpteenth.core.ids import new_id
 from umpteenth.core.text import clean
 
@@ -148,7 +148,7 @@ def read_private_or_empty(server: Server) -> Private:
     """
     try:
         return read_private(server)
-    except (DecryptionFailed, UnknownKey):
+    except SecretError:
         return Private()
 
 

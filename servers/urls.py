@@ -1,6 +1,21 @@
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import path
+
+from servers.views import checks, forms, pages
 
 app_name = "servers"
-urlpatterns: list[URLPattern] = []
+urlpatterns = [
+    path("", pages.list_servers, name="list"),
+    path("new/", forms.create, name="create"),
+    path("checks/<uuid:pk>/", checks.show, name="check"),
+    path("checks/<uuid:pk>/cancel/", checks.cancel, name="cancel_check"),
+    path("<uuid:pk>/", pages.detail, name="detail"),
+    path("<uuid:pk>/row/", pages.row, name="row"),
+    path("<uuid:pk>/tool/", pages.tool, name="tool"),
+    path("<uuid:pk>/edit/", forms.edit, name="edit"),
+    path("<uuid:pk>/duplicate/", pages.duplicate, name="duplicate"),
+    path("<uuid:pk>/delete/", pages.delete, name="delete"),
+    path("<uuid:pk>/enabled/", pages.switch, name="enabled"),
+    path("<uuid:pk>/test/", checks.test, name="test"),
+]

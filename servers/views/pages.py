@@ -1,0 +1,150 @@
+"""The list, a server's sheet, the switch, duplicate and delete."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django.core.paginator import Paginator
+from django.http import Http404, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from secrets_vault.errors import SecretError
+from servers import services
+from servers.forms import ServerFilter
+from servers.models import Check, Server
+from servers.queries import find_servers, recent_checks
+from servers.schema import parameters
+from servers.status import auth_status
+from servers.usage import usages
+from servers.views.common import can_manage, get_server, get_server_to_manage, listed_tools
+from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+
+PER_PAGE = 50
+
+
+@require_GET
+def list_servers(request: Request) -> HttpResponse:
+    form = ServerFilter(request.GET)
+    values = form.values()
+    page = Paginator(find_servers(**values), PER_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "form": form,
+        "filters": [form["transport"], form["auth"], form["state"]],
+        "is_filtered": any(values.values()),
+        "page_obj": page,
+        "rows": [_row(server) for server in page.object_list],
+        "can_manage": can_manage(request),
+        "open_check": _uuid(request.GET.get("check", "")),
+    }
+    target = request.htmx.target if request.htmx else None
+    partial = "servers/list_part.html" if target == "server-list" else "servers/list.html"
+    return render_page(request, "servers/list.html", context, partial=partial)
+
+
+@require_GET
+def row(request: Request, pk: UUID) -> HttpResponse:
+    """One row of the list, which fetches itself while and after its server is tested."""
+    return _row_page(request, pk)
+
+
+def _row_page(request: Request, pk: UUID) -> HttpResponse:
+    server = find_servers().filter(pk=pk).first()
+    if server is None:
+        raise Http404("There is no such server. Somebody may have deleted it.")
+    context = {"row": _row(server), "can_manage": can_manage(request)}
+    return render_page(request, "servers/row.html", context, partial="servers/row.html")
+
+
+@require_GET
+def detail(request: Request, pk: UUID) -> HttpResponse:
+    server = get_server(pk)
+    checks = recent_checks(pk)
+    context = {
+        "server": server,
+        "auth": auth_status(server),
+        "tools": listed_tools(server, _last_success(checks)),
+        "checks": checks,
+        "usages": usages(server),
+        "can_manage": can_manage(request),
+    }
+    return render_page(request, "servers/detail.html", context, partial="servers/detail_part.html")
+
+
+@require_GET
+def tool(request: Request, pk: UUID) -> HttpResponse:
+    """A tool's schemas, fetched when somebody opens it: hundreds of them would fill a page."""
+    server = get_server(pk)
+    tool = server.tools.filter(name=request.GET.get("name", "")).first()
+    if tool is None:
+        raise Http404("The server no longer lists this tool.")
+    context = {"server": server, "tool": tool, "parameters": parameters(tool.input_schema)}
+    return render_page(request, "servers/tool.html", context, partial="servers/tool_part.html")
+
+
+@require_POST
+def switch(request: Request, pk: UUID) -> HttpResponse:
+    server = get_server_to_manage(request, pk)
+    enabled = request.POST.get("enabled") == "on"
+    services.set_enabled(server, actor=request.user, enabled=enabled)
+    words = "enabled" if enabled else "disabled; jobs skip it until it is enabled again"
+    if request.htmx:
+        response = _row_page(request, pk)
+        response["HX-Trigger"] = json.dumps({"announce": f"{server.name} is {words}."})
+        return response
+    toast(request, f"{server.name} is {words}.")
+    return hx_redirect(request, reverse("servers:list"))
+
+
+@require_POST
+def duplicate(request: Request, pk: UUID) -> HttpResponse:
+    server = get_server_to_manage(request, pk)
+    try:
+        copy = services.duplicate_server(server, actor=request.user)
+    except SecretError as error:
+        toast(request, str(error), "error")
+        return hx_redirect(request, reverse("servers:list"))
+    toast(request, f"{copy.name} is a disabled copy of {server.name}.")
+    return hx_redirect(request, reverse("servers:edit", args=[copy.pk]))
+
+
+@require_http_methods(["GET", "POST"])
+def delete(request: Request, pk: UUID) -> HttpResponse:
+    server = get_server_to_manage(request, pk)
+    if request.method == "POST":
+        services.delete_server(server, actor=request.user)
+        toast(request, f"{server.name} is deleted.")
+        return hx_redirect(request, reverse("servers:list"))
+    context = {
+        "title": f"Delete {server.name}?",
+        "text": "Its tools and tests go with it, and jobs lose it. This cannot be undone.",
+        "uses": usages(server),
+        "action": request.path,
+        "verb": "Delete server",
+        "cancel_url": reverse("servers:list"),
+        "server": server,
+    }
+    return render_page(
+        request, "servers/delete.html", context, partial="partials/confirm_delete.html"
+    )
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _row(server: Server) -> dict[str, Any]:
+    return {
+        "server": server,
+        "auth": auth_status(server),
+        "check": getattr(server, "check_under_way", None),
+    }
+
+
+def _last_success(checks: list[Check]) -> Check | None:
+    return next((check for check in checks if check.outcome == Check.Outcome.CONNECTED), None)

@@ -1,0 +1,56 @@
+"""What this room tells lower ones: which servers use a secret, search hits, a first step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from django.db.models import Q
+from django.urls import reverse
+
+from secrets_vault.services import Usage
+from servers.models import Server
+from servers.queries import find_servers
+from umpteenth.accounts.models import User
+from umpteenth.accounts.search import Hit, matches
+from umpteenth.core.htmx import Request
+
+MOST_HITS = 10
+
+
+def servers_using_secret(name: str) -> list[Usage]:
+    return servers_using_secrets([name])[name]
+
+
+def servers_using_secrets(names: Collection[str]) -> dict[str, list[Usage]]:
+    """In one query: names stand quoted in the column's text on every database."""
+    found: dict[str, list[Usage]] = {name: [] for name in names}
+    if not found:
+        return found
+    likely = reduce(or_, (Q(secret_names__icontains=f'"{name}"') for name in found))
+    for server in Server.objects.filter(likely).only("name", "secret_names"):
+        usage = Usage("server", server.name, reverse("servers:detail", args=[server.pk]))
+        for name in found.keys() & set(server.secret_names):
+            found[name].append(usage)
+    return found
+
+
+def search_servers(user: User, words: str) -> Iterator[Hit]:
+    for server in find_servers(q=words)[:MOST_HITS] if words.strip() else ():
+        yield Hit(
+            "Server", server.name, server.description, reverse("servers:detail", args=[server.pk])
+        )
+    if words.strip() and user.is_administrator and matches(words, "Add MCP server"):
+        yield Hit("Action", "Add MCP server", "", reverse("servers:create"))
+
+
+def first_step(request: Request) -> dict[str, Any]:
+    return {
+        "title": "Add a server",
+        "text": "Register an MCP server and see its tools.",
+        "url": reverse("servers:create" if request.user.is_administrator else "servers:list"),
+        "action": "Add server" if request.user.is_administrator else "See servers",
+        "done": Server.objects.exists(),
+    }

@@ -1,0 +1,85 @@
+// MCP Servers: the test dialog, the switch, the fields of the chosen transport.
+// Each works without this file as a plain form or link.
+"use strict";
+
+(() => {
+  const dialog = document.querySelector("#dialog");
+
+  // A test opens its dialog at once; the answer of the request fills it.
+  document.addEventListener("htmx:beforeSend", (event) => {
+    const form = event.detail.elt.closest?.("[data-test]");
+    if (!form || dialog.contains(form)) return;
+    const waiting = document.querySelector("#dialog-waiting").content.cloneNode(true);
+    dialog.firstElementChild.replaceChildren(waiting);
+    if (!dialog.open) dialog.showModal();
+  });
+
+  // The address names the test that the dialog shows, so that a reload shows it again.
+  function noteCheck(root) {
+    const check = root.querySelector?.("#check") || root.closest?.("#check");
+    if (!check) return;
+    const address = new URL(location.href);
+    if (!dialog.contains(check)) {
+      history.replaceState(history.state, "", check.dataset.checkUrl);
+    } else if (address.searchParams.get("check") !== check.dataset.check) {
+      address.searchParams.set("check", check.dataset.check);
+      history.replaceState(history.state, "", address);
+    }
+  }
+
+  dialog.addEventListener("close", () => {
+    const address = new URL(location.href);
+    if (!address.searchParams.has("check")) return;
+    address.searchParams.delete("check");
+    history.replaceState(history.state, "", address);
+  });
+
+  // A switch whose request failed goes back to what is stored.
+  function undoSwitch(event) {
+    const box = event.detail.elt.closest?.("[data-switch]")?.querySelector("input[type=checkbox]");
+    if (box) box.checked = !box.checked;
+  }
+  document.addEventListener("htmx:responseError", undoSwitch);
+  document.addEventListener("htmx:sendError", undoSwitch);
+
+  // Only the fields of the chosen transport; the others keep what was typed into them.
+  function showTransport(form) {
+    const chosen = form.querySelector("[name=transport]:checked")?.value;
+    for (const group of form.querySelectorAll("[data-for]")) {
+      group.hidden = group.dataset.for !== chosen;
+    }
+  }
+
+  document.addEventListener("change", (event) => {
+    if (event.target.name === "transport") showTransport(event.target.form);
+  });
+
+  // "npx -y some-package" pasted into Command fills the arguments as well.
+  document.addEventListener("change", (event) => {
+    const input = event.target;
+    if (input.name !== "command" || !/\s/.test(input.value.trim()) || /["'\\$]/.test(input.value)) return;
+    const fields = [...input.form.querySelectorAll("[name=arg]")];
+    if (fields.some((field) => field.value)) return;
+    const [program, ...args] = input.value.trim().split(/\s+/);
+    input.value = program;
+    for (const argument of args) {
+      const last = [...input.form.querySelectorAll("[name=arg]")].find((field) => !field.value);
+      last.value = argument;
+      last.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    window.umpteenth.announce(`${args.length} arguments moved to rows of their own`);
+  });
+
+  function prepare(root) {
+    for (const form of root.querySelectorAll?.("form.server-form") ?? []) showTransport(form);
+    if (root.matches?.("form.server-form")) {
+      showTransport(root);
+      root.querySelector("[aria-invalid=true]")?.focus();
+    }
+    noteCheck(root);
+  }
+
+  document.addEventListener("htmx:load", (event) => prepare(event.detail.elt));
+  prepare(document);
+  document.querySelector("[data-open-check]")?.click();
+})();
