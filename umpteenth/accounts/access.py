@@ -21,7 +21,7 @@ def administrator_required(view: View[P]) -> View[P]:
     """Members meet a 403 page that says who may. Signing in is the middleware's matter."""
 
     @wraps(view)
-    def guarded(request: Request, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def guarded(request: Request, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if not request.user.is_administrator:
             raise PermissionDenied(ADMINISTRATORS_ONLY)
         return view(request, *args, **kwargs)

@@ -33,8 +33,8 @@ class User(AbstractUser):
     session_epoch = models.PositiveIntegerField(default=0)
 
     # Django's own groups, permissions and admin flags are not used.
-    groups = None
-    user_permissions = None
+    groups = None  # type: ignore[assignment]
+    user_permissions = None  # type: ignore[assignment]
 
     objects: ClassVar[PersonManager] = PersonManager()
 
@@ -59,6 +59,9 @@ class ClaimLink(models.Model):
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
 
+    def __str__(self) -> str:
+        return f"claim link until {self.expires_at:%Y-%m-%d %H:%M}"
+
 
 class SignInAttempt(models.Model):
     """One attempt to sign in, kept for the minute in which it counts (see `limits`)."""
@@ -72,6 +75,9 @@ class SignInAttempt(models.Model):
             models.Index(fields=["address", "at"], name="attempt_address"),
             models.Index(fields=["at"], name="attempt_age"),
         ]
+
+    def __str__(self) -> str:
+        return f"{self.address} at {self.at:%Y-%m-%d %H:%M:%S}"
 
 
 class AuditEntry(models.Model):
@@ -90,3 +96,6 @@ class AuditEntry(models.Model):
     class Meta:
         # The audit page reads newest first.
         indexes = [models.Index(fields=["-at"], name="audit_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.actor_name} {self.action} {self.kind} {self.object_name}"

@@ -23,13 +23,15 @@ class Request(HttpRequest):
 
     htmx: HtmxDetails
     if TYPE_CHECKING:
-        user: User  # type: ignore[assignment]
+        user: User
 
 
 def wants_fragment(request: HttpRequest) -> bool:
     """True for htmx, but not where it asks for a page to show (boosted, or Back)."""
-    htmx = getattr(request, "htmx", None)
-    return bool(htmx) and not htmx.boosted and not htmx.history_restore_request
+    htmx: HtmxDetails | None = getattr(request, "htmx", None)
+    if htmx is None or not htmx:
+        return False
+    return not htmx.boosted and not htmx.history_restore_request
 
 
 def render_page(
