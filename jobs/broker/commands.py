@@ -24,7 +24,7 @@ from jobs.broker.protocol import (
     BrokerError,
     BrokerHandler,
 )
-from umpteenth.core.text import clean, clean_json
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, map_json
 
 Args = Mapping[str, Any]
 
@@ -57,7 +57,10 @@ class Commands:
             raise BrokerError(f"unknown command {clean(str(command), 40)!r}", USAGE)
         if not isinstance(args, dict):
             raise BrokerError("the arguments must be a JSON object", USAGE)
-        return await action(args)
+        try:
+            return await action(args)
+        except RecursionError:
+            raise BrokerError("the arguments are nested too deeply", USAGE) from None
 
     async def _mcp_tools(self, args: Args) -> Any:
         server = args.get("server")
@@ -70,7 +73,7 @@ class Commands:
         if not isinstance(arguments, dict):
             raise BrokerError("the tool's arguments must be a JSON object", USAGE)
         result = await self._handler.mcp_call(
-            _text(args, "server", MAX_NAME), _text(args, "tool", 1024), clean_json(arguments)
+            _text(args, "server", MAX_NAME), _text(args, "tool", 1024), _faithful(arguments)
         )
         return {
             "ok": result.ok,
@@ -146,11 +149,27 @@ def _text(args: Args, name: str, limit: int | None = None) -> str:
     return value
 
 
+def _faithful(value: Any) -> Any:
+    """The same JSON but for what no database stores: NUL and lone surrogates.
+
+    Unlike text that is shown, values keep their line ends and control characters.
+    """
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, str):
+            return (
+                item.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            )
+        return item
+
+    return map_json(value, leaf, max_depth=MAX_JSON_DEPTH)
+
+
 def _value(args: Args, limit: int) -> tuple[Any, int]:
     """A required JSON value and its size as JSON in bytes."""
     if "value" not in args:
         raise BrokerError("the value is missing", USAGE)
-    value = clean_json(args["value"])
+    value = _faithful(args["value"])
     try:
         size = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
     except (ValueError, RecursionError):

@@ -60,7 +60,7 @@ class BrokerHandler(Protocol):
         ...
 
     async def mcp_call(self, server: str, tool: str, arguments: dict[str, Any]) -> CallResult:
-        """Call a tool by the server's own name of it; `ok` False where the tool reports an error."""
+        """Call a tool by its server's own name; `ok` False where the tool reports an error."""
         ...
 
     async def state_get(self, key: str) -> Any:

@@ -110,6 +110,7 @@ class Broker:
         assert task is not None
         busy = len(self._connections) >= MAX_CONCURRENT + MAX_WAITING
         self._connections.add(task)
+        answer: dict[str, Any] | None
         try:
             if busy:
                 await _discard(reader)

@@ -1,0 +1,171 @@
+"""What a sandbox is to its users: a specification, a process, a reason why not.
+
+Adapters make it real (`bubblewrap`; an engine comes later). Nothing here imports Django.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Protocol
+
+from umpteenth.core.config import get_options
+
+Party = Literal["agent", "mcp"]
+# The users inside: a run's own processes, and stdio servers.
+USER_IDS: Mapping[Party, int] = {"agent": 1000, "mcp": 1001}
+
+# Longest line that a reader of a process's output takes (C15).
+LINE_LIMIT = 32 * 1024 * 1024
+KILL_TIMEOUT = 10.0  # seconds until every process of a killed sandbox must be gone
+
+
+class SandboxError(Exception):
+    """A sandbox could not be used; the message is one sentence for a person."""
+
+
+class SandboxUnavailable(SandboxError):
+    """No sandbox can be started on this machine; the message holds the remedy."""
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A directory or file of the host at a place inside."""
+
+    host: Path
+    inside: str
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What one sandbox gets. Everything not named here it does not get.
+
+    `workspace` becomes /workspace (without: an empty one in memory), `home` the home directory
+    (without: one in memory). `env` is the whole environment but for PATH, HOME, the language
+    and the package managers' settings, which it may override.
+    """
+
+    party: Party
+    network: bool
+    workspace: Path | None = None
+    binds: tuple[Bind, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str = "/workspace"
+    home: Path | None = None
+
+
+class SandboxProcess:
+    """A command in a sandbox, with pipes. Satisfies `servers.mcp.types.StdioProcess`.
+
+    Always `kill` it in the end, also after it ended by itself: that closes the pipes.
+    """
+
+    def __init__(
+        self,
+        stdin: asyncio.StreamWriter,
+        stdout: asyncio.StreamReader,
+        stderr: asyncio.StreamReader,
+        control: ProcessControl,
+    ) -> None:
+        self.stdin = stdin
+        self.stdout = stdout
+        self.stderr = stderr
+        self._control = control
+
+    async def wait(self) -> int:
+        """The exit code: the command's own, 128 + n where signal n ended it, 127 where the
+        command does not exist. Returns when no process of the sandbox is left."""
+        return await asyncio.shield(self._control.exit)
+
+    async def kill(self) -> None:
+        """End every process of the sandbox, wait until they are gone, close the pipes.
+
+        May be called twice and in a cancelled task. Raises `SandboxError` if something is left
+        after `KILL_TIMEOUT`.
+        """
+        self._control.kill()
+        try:
+            async with asyncio.timeout(KILL_TIMEOUT):
+                await asyncio.shield(self._control.exit)
+        except TimeoutError:
+            raise SandboxError(
+                f"A sandbox did not end within {KILL_TIMEOUT:.0f} seconds of being killed."
+            ) from None
+        finally:
+            self._control.close()
+
+
+class ProcessControl(Protocol):
+    """How an adapter ends what it started. `exit` belongs to the loop that started it."""
+
+    @property
+    def exit(self) -> asyncio.Future[int]: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A program that sandboxes here have, or have not (`version` empty)."""
+
+    name: str
+    version: str
+
+
+class Adapter(Protocol):
+    """One way of making sandboxes."""
+
+    name: str
+
+    def problem(self) -> str:
+        """Why sandboxes cannot start here, with the remedy; empty if they can. May block."""
+        ...
+
+    async def start(
+        self, argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
+    ) -> SandboxProcess: ...
+
+
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _make_adapter() -> Adapter:
+    from jobs.sandbox.bubblewrap import Bubblewrap
+    from jobs.sandbox.places import Places
+
+    return Bubblewrap(Places.from_options(get_options()))
+
+
+def adapter() -> Adapter:
+    """The adapter of this process."""
+    with _lock:
+        return _make_adapter()
+
+
+def problem() -> str:
+    """Why sandboxes cannot start in this process, with the remedy; empty if they can.
+
+    Blocks for some milliseconds the first time: it starts one to see. A success is remembered,
+    a problem is looked at again after half a minute.
+    """
+    return adapter().problem()
+
+
+async def start(
+    argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
+) -> SandboxProcess:
+    """Start a command in a sandbox of its own.
+
+    `limit` bounds a line that `readline` of the outputs takes, and twice that is buffered.
+    Raises `SandboxUnavailable` with the remedy, `SandboxError` for a specification that cannot
+    be carried out.
+    """
+    return await adapter().start(argv, spec, limit=limit)

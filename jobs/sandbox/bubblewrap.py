@@ -1,0 +1,173 @@
+"""Sandboxes made by bubblewrap (bwrap), as root and as a plain user.
+
+As root no user namespace is made; bwrap keeps the three capabilities that changing the user
+needs, and `setpriv` changes to the party's user and drops them. A plain user gets a user
+namespace in which the party's id stands for his own.
+
+All options go to bwrap through a descriptor (`--args`), so that no variable's value is ever in
+an argument list, which any process of the machine may read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+
+from jobs.sandbox.base import (
+    LINE_LIMIT,
+    USER_IDS,
+    SandboxError,
+    SandboxProcess,
+    SandboxSpec,
+    SandboxUnavailable,
+)
+from jobs.sandbox.launcher_client import (
+    LauncherClient,
+    LauncherUnusable,
+    default_limits,
+    shared,
+)
+from jobs.sandbox.mounts import build_options
+from jobs.sandbox.places import Places
+from jobs.sandbox.probe import NO_BUBBLEWRAP, NO_UTIL_LINUX, explain, probe
+from jobs.sandbox.process import start_process
+
+PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
+
+# The descriptor that bwrap reads its options from.
+_OPTIONS_FD = 3
+_MAX_VALUE = 128 * 1024  # bytes of one variable or argument; the kernel's limit
+
+# A command that does not exist is the commonest mistake, so its message must be a clear one.
+_RUN = (
+    'command -v -- "$1" >/dev/null || { echo "command not found: $1'
+    ' (a sandbox sees /usr, /etc and the paths of sandbox.readonly_paths)" >&2; exit 127; }; '
+    'exec "$@"'
+)
+
+
+class Bubblewrap:
+    """The adapter. `places` says what sandboxes see of this machine."""
+
+    name = "bubblewrap"
+
+    def __init__(self, places: Places, launcher: LauncherClient | None = None) -> None:
+        self.places = places
+        self._launcher = launcher or shared()
+        self._lock = threading.Lock()
+        self._problem: str | None = None
+        self._looked_at = 0.0
+
+    def problem(self) -> str:
+        """See `Adapter.problem`."""
+        with self._lock:
+            stale = time.monotonic() - self._looked_at > PROBLEM_KEPT
+            if self._problem is None or (self._problem and stale):
+                self._problem = self._look()
+                self._looked_at = time.monotonic()
+            return self._problem
+
+    async def start(
+        self, argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
+    ) -> SandboxProcess:
+        """See `jobs.sandbox.base.start`."""
+        if self._problem != "":
+            problem = await asyncio.to_thread(self.problem)
+            if problem:
+                raise SandboxUnavailable(problem)
+        check(argv, spec)
+        if not self._launcher.running:
+            await asyncio.to_thread(self._ensure)
+        privileged = self._ensure()
+        options = pack(build_options(spec, self.places, privileged=privileged))
+        try:
+            return await start_process(
+                self._launcher,
+                command_line(argv, spec, privileged=privileged),
+                owner=USER_IDS[spec.party] if privileged else None,
+                extra=[options],
+                limits=default_limits(),
+                limit=limit,
+            )
+        finally:
+            os.close(options)
+
+    def _ensure(self) -> bool:
+        try:
+            return self._launcher.ensure()
+        except LauncherUnusable as error:
+            raise SandboxUnavailable(explain(str(error))) from None
+
+    def _look(self) -> str:
+        if shutil.which("bwrap") is None:
+            return NO_BUBBLEWRAP
+        if shutil.which("setpriv") is None or shutil.which("setsid") is None:
+            return NO_UTIL_LINUX
+        try:
+            privileged = self._launcher.ensure()
+        except LauncherUnusable as error:
+            return explain(str(error))
+        spec = SandboxSpec(party="agent", network=False)
+        options = pack(build_options(spec, self.places, privileged=privileged))
+        try:
+            command = command_line(["true"], spec, privileged=privileged)
+            return probe(self._launcher, command, options)
+        finally:
+            os.close(options)
+
+
+def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) -> list[str]:
+    """What the launcher executes; nothing in it is secret but what argv itself says."""
+    user = str(USER_IDS[spec.party])
+    drop = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]
+    drop += ["--inh-caps=-all", "--bounding-set=-all"]
+    return [
+        shutil.which("bwrap") or "/usr/bin/bwrap",
+        "--args",
+        str(_OPTIONS_FD),
+        "--",
+        *(drop if privileged else ()),
+        # A session of its own: `kill 0` in a script must not reach bwrap, which is outside.
+        "setsid",
+        "/bin/sh",
+        "-c",
+        _RUN,
+        "sh",
+        *argv,
+    ]
+
+
+def check(argv: Sequence[str], spec: SandboxSpec) -> None:
+    """Refuse what no process can be started with. Raises `SandboxError`."""
+    if not argv or not argv[0]:
+        raise SandboxError("The command is empty.")
+    for part in argv:
+        if "\0" in part:
+            raise SandboxError("The command holds a NUL character.")
+        if len(os.fsencode(part)) >= _MAX_VALUE:
+            raise SandboxError("An argument of the command is longer than 128 KiB.")
+    for name, value in spec.env.items():
+        if not name or "=" in name or "\0" in name:
+            raise SandboxError(f"{name!r} cannot be the name of an environment variable.")
+        if "\0" in value:
+            raise SandboxError(f"The environment variable {name} holds a NUL character.")
+        if len(os.fsencode(name)) + len(os.fsencode(value)) + 2 > _MAX_VALUE:
+            raise SandboxError(f"The environment variable {name} is longer than 128 KiB.")
+
+
+def pack(options: Sequence[str]) -> int:
+    """A descriptor that bwrap reads the options from; the caller closes it."""
+    descriptor = os.memfd_create("sandbox-options", os.MFD_CLOEXEC)
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, descriptor)
+        content = memoryview(b"".join(os.fsencode(option) + b"\0" for option in options))
+        while content:
+            content = content[os.write(descriptor, content) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        undo.pop_all()
+    return descriptor

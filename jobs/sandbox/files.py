@@ -1,0 +1,52 @@
+"""Files of ours that sandboxes see or fill: the `ump` program and the homes of stdio servers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from jobs.sandbox.base import USER_IDS
+from jobs.sandbox.places import system_python
+from jobs.sandbox.runtime import small_file
+
+UMP_SOURCE = Path(__file__).parents[1] / "ump" / "ump.py"
+
+
+def ump_program() -> Path:
+    """The `ump` that sandboxes see: a copy whose first line names a Python that they have."""
+    return small_file("ump", _ump_text, mode=0o755)
+
+
+def _ump_text() -> str:
+    _, _, rest = UMP_SOURCE.read_text(encoding="utf-8").partition("\n")
+    return f"#!{system_python()} -ISE\n{rest}"
+
+
+def server_home(homes: Path, label: str) -> Path:
+    """The persistent home of a stdio server, where npm and uv keep their caches."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", label)[:64] or "server"
+    homes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home = homes / name
+    with contextlib.suppress(FileExistsError):
+        home.mkdir(mode=0o700)
+        # A plain user keeps it: inside, the party's id stands for his own.
+        if os.geteuid() == 0:
+            os.chown(home, USER_IDS["mcp"], USER_IDS["mcp"])
+    return home
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a directory that a hostile program has filled; missing is fine.
+
+    Call it when no process of the sandbox is left. Links are removed, not followed.
+    """
+    with contextlib.suppress(OSError, RecursionError):
+        shutil.rmtree(path)
+    if path.is_dir() and not path.is_symlink():
+        # Directories without permissions (plain user), or deeper than Python's stack.
+        subprocess.run(["chmod", "-R", "u+rwX", "--", str(path)], check=False, capture_output=True)
+        subprocess.run(["rm", "-rf", "--", str(path)], check=False, capture_output=True)

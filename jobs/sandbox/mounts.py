@@ -1,0 +1,189 @@
+"""The options of bwrap for one sandbox: namespaces, places, variables.
+
+Two traps shape this (measured): directories that bwrap makes on the way to a place are 0700 and
+root's, so every parent is made first; and as root its /dev/shm and tmpfs are 0755.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
+from jobs.sandbox.files import ump_program
+from jobs.sandbox.places import Places, system_python
+from jobs.sandbox.runtime import small_file
+
+SEARCH_PATH = "/ump/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_USERS = """root:x:0:0:root:/root:/usr/sbin/nologin
+agent:x:1000:1000:agent:/home/agent:/bin/bash
+mcp:x:1001:1001:mcp:/home/mcp:/bin/bash
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+"""
+_GROUPS = "root:x:0:\nagent:x:1000:\nmcp:x:1001:\nnogroup:x:65534:\n"
+
+
+class _Options:
+    """Collects bwrap's options in order; knows which places exist already."""
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+        self._made = {PurePosixPath("/")}
+        # Host directories shown so far, by their place inside.
+        self.shown: dict[PurePosixPath, Path] = {}
+
+    def add(self, *items: str) -> None:
+        self.items += items
+
+    def directory(self, inside: str, mode: str = "0755") -> None:
+        path = PurePosixPath(inside)
+        if path in self._made or self._is_shown(path):
+            return
+        self.parents(inside)
+        self._made.add(path)
+        self.add("--perms", mode, "--dir", inside)
+
+    def parents(self, inside: str) -> None:
+        for parent in reversed(PurePosixPath(inside).parents):
+            self.directory(str(parent))
+
+    def memory(self, inside: str) -> None:
+        """An empty directory in memory that everybody may write to."""
+        self.parents(inside)
+        self._made.add(PurePosixPath(inside))
+        self.add("--perms", "1777", "--tmpfs", inside)
+
+    def bind(self, bind: Bind) -> None:
+        self.parents(bind.inside)
+        self.add("--bind" if bind.writable else "--ro-bind", str(bind.host), bind.inside)
+        self.shown[PurePosixPath(bind.inside)] = bind.host
+
+    def show(self, host: Path, inside: str | None = None) -> None:
+        self.bind(Bind(host, inside or str(host)))
+
+    def _is_shown(self, path: PurePosixPath) -> bool:
+        return any(path.is_relative_to(place) for place in self.shown)
+
+
+def build_options(spec: SandboxSpec, places: Places, *, privileged: bool) -> list[str]:
+    """Everything bwrap is told, but for the command."""
+    options = _Options()
+    _namespaces(options, spec, privileged)
+    _system(options, spec)
+    for path in places.readonly:
+        if not options._is_shown(PurePosixPath(path)):
+            options.show(path)
+    _party(options, spec, places)
+    for bind in spec.binds:
+        options.bind(bind)
+    _hide(options, places.hidden, spec)
+    options.add("--remount-ro", "/", "--chdir", spec.cwd, "--clearenv")
+    for name, value in environment(spec, places).items():
+        options.add("--setenv", name, value)
+    return options.items
+
+
+def _namespaces(options: _Options, spec: SandboxSpec, privileged: bool) -> None:
+    options.add("--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
+    options.add("--unshare-cgroup-try", "--hostname", "sandbox")
+    if not spec.network:
+        options.add("--unshare-net")
+    options.add("--cap-drop", "ALL")
+    if privileged:
+        # For setpriv, which drops them too; --unshare-user would leave it a single user id.
+        for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+            options.add("--cap-add", name)
+    else:
+        user = str(USER_IDS[spec.party])
+        options.add("--unshare-user", "--uid", user, "--gid", user)
+
+
+def _system(options: _Options, spec: SandboxSpec) -> None:
+    options.show(Path("/usr"))
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/", name)
+        if path.is_symlink():
+            options.add("--symlink", os.readlink(path), str(path))
+        elif path.is_dir():
+            options.show(path)
+    options.show(Path("/etc"))
+    options.show(small_file("passwd", lambda: _USERS), "/etc/passwd")
+    options.show(small_file("group", lambda: _GROUPS), "/etc/group")
+    options.add("--proc", "/proc", "--dev", "/dev")
+    for place in ("/dev/shm", "/tmp", "/var/tmp"):
+        options.memory(place)
+    options.directory("/run")
+    resolver = Path("/etc/resolv.conf")
+    if spec.network and resolver.is_symlink() and resolver.exists():
+        real = resolver.resolve()
+        if not options._is_shown(PurePosixPath(real)):
+            options.show(real)
+
+
+def _party(options: _Options, spec: SandboxSpec, places: Places) -> None:
+    """The places of the party's own: /ump, /workspace and a home."""
+    options.directory("/ump/bin")
+    if places.uv is not None:
+        for program in (places.uv, places.uv.with_name("uvx")):
+            if program.exists():
+                options.show(program, f"/ump/bin/{program.name}")
+    if spec.party == "agent":
+        options.show(ump_program(), "/ump/bin/ump")
+    home = f"/home/{spec.party}"
+    for host, inside in ((spec.workspace, "/workspace"), (spec.home, home)):
+        if host is None:
+            options.memory(inside)
+        else:
+            options.bind(Bind(host, inside, writable=True))
+
+
+def _hide(options: _Options, hidden: Iterable[Path], spec: SandboxSpec) -> None:
+    """Cover what is ours wherever a shown directory holds it."""
+    wanted = {spec.workspace, spec.home, *(bind.host for bind in spec.binds)}
+    for path in hidden:
+        real = path.resolve()
+        for place, host in list(options.shown.items()):
+            if host in wanted or not real.exists() or not real.is_relative_to(host.resolve()):
+                continue
+            inside = str(place / real.relative_to(host.resolve()))
+            if real.is_dir():
+                options.add("--perms", "0755", "--tmpfs", inside)
+            else:
+                options.add("--ro-bind", "/dev/null", inside)
+
+
+def environment(spec: SandboxSpec, places: Places) -> dict[str, str]:
+    """The variables of a sandbox: ours first, then the specification's, which win."""
+    variables = {
+        "PATH": SEARCH_PATH,
+        "HOME": f"/home/{spec.party}",
+        "USER": spec.party,
+        "LOGNAME": spec.party,
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",
+        "PYTHONUNBUFFERED": "1",
+        **_package_managers(spec.network),
+        **(places.certificates or {}),
+    }
+    if not system_python().startswith("/usr/"):
+        variables["PATH"] += ":" + str(Path(system_python()).parent)
+    return {**variables, **spec.env}
+
+
+def _package_managers(network: bool) -> Mapping[str, str]:
+    """Settings of npm, uv and pip; without network they are told, to fail at once."""
+    quiet = {
+        "npm_config_update_notifier": "false",
+        "npm_config_fund": "false",
+        "npm_config_audit": "false",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "UV_LINK_MODE": "copy",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_PYTHON": system_python(),
+    }
+    if network:
+        return quiet
+    return {**quiet, "npm_config_offline": "true", "UV_OFFLINE": "1", "PIP_NO_INDEX": "1"}

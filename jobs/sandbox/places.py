@@ -1,0 +1,104 @@
+"""Which places of this machine a sandbox sees, and which it never sees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from umpteenth.core.config import Options
+
+# Bundles of certificate authorities that clients look for; passed on where sandboxes see them.
+CERTIFICATE_VARIABLES = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Host paths that matter to every sandbox of this installation.
+
+    `readonly` is shown read-only at the same path; `hidden` is covered wherever a shown
+    directory would reveal it.
+    """
+
+    data_dir: Path
+    readonly: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
+    uv: Path | None = None
+    certificates: Mapping[str, str] | None = None
+
+    @classmethod
+    def from_options(cls, options: Options) -> Places:
+        from umpteenth.core.config import PROJECT_ROOT, python_environment
+
+        shown = options.sandbox.readonly_paths
+        if shown is None:
+            shown = (*python_environment(), PROJECT_ROOT / "docs" / "examples")
+        return cls(
+            data_dir=options.data_dir,
+            readonly=_existing(shown),
+            hidden=(options.data_dir, *_own_files(os.environ)),
+            uv=find_uv(),
+            certificates=visible_certificates(os.environ),
+        )
+
+
+def _existing(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The paths that exist, each followed by what it links to."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.exists():
+            found[path] = found[path.resolve()] = None
+    return tuple(found)
+
+
+def _own_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Files with options and secrets of ours, wherever the operator keeps them."""
+    from umpteenth.core.config import CONFIG_VARIABLE, PREFIX, PROJECT_ROOT
+
+    named = [
+        value
+        for name, value in environ.items()
+        if value and name.startswith(PREFIX) and (name.endswith("_FILE") or name == CONFIG_VARIABLE)
+    ]
+    return (*(Path(value).absolute() for value in named), PROJECT_ROOT / "config.yml")
+
+
+def visible_certificates(environ: Mapping[str, str]) -> dict[str, str]:
+    """The worker's settings of certificate authorities that hold inside a sandbox too."""
+    return {
+        name: value
+        for name in CERTIFICATE_VARIABLES
+        if (value := environ.get(name, "")).startswith(("/etc/", "/usr/"))
+    }
+
+
+def find_uv() -> Path | None:
+    """The uv program of the wheel, or of the system where the wheel brings none."""
+    try:
+        import uv
+
+        return Path(uv.find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+        return Path(found) if found else None
+
+
+def system_python() -> str:
+    """A Python that every sandbox sees: the system's, else the one that runs this."""
+    for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if os.access(path, os.X_OK):
+            return path
+    return sys.executable

@@ -1,0 +1,94 @@
+"""Why sandboxes cannot start on this machine, in one sentence with the remedy."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, default_limits
+
+PROBE_TIMEOUT = 20.0  # seconds
+_TAIL = 2000  # bytes of bwrap's own words that are looked at
+
+NO_BUBBLEWRAP = (
+    "bubblewrap (the command bwrap) is not installed; install it, on Debian and Ubuntu with:"
+    " apt install bubblewrap"
+)
+NO_UTIL_LINUX = "setpriv and setsid are not installed; install the package util-linux."
+IN_CONTAINER = (
+    "This container does not allow sandboxes; start the worker's container with"
+    " security_opt: [seccomp=unconfined, systempaths=unconfined]"
+)
+NO_USER_NAMESPACES = (
+    "The kernel does not let this user make namespaces; allow it with {remedy},"
+    " or start the worker as root."
+)
+
+# Kernel switches that forbid a plain user's namespaces: file, value that forbids, remedy.
+_SWITCHES = (
+    ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=15000"),
+)
+
+
+def probe(launcher: LauncherClient, command: Sequence[str], options: int) -> str:
+    """Start the command and wait for its end; "" if it went well. Blocks."""
+    ended = threading.Event()
+    result: list[tuple[int, str]] = []
+
+    def report(code: int, error: str) -> None:
+        result.append((code, error))
+        ended.set()
+
+    messages = os.memfd_create("sandbox-probe", os.MFD_CLOEXEC)
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        name = launcher.start(
+            command, [nothing, nothing, messages, options], report, default_limits()
+        )
+        if not ended.wait(PROBE_TIMEOUT):
+            launcher.kill(name)
+            return f"A sandbox did not start within {PROBE_TIMEOUT:.0f} seconds."
+        code, error = result[0]
+        said = os.pread(messages, _TAIL, 0).decode("utf-8", "replace").strip()
+    except LauncherUnusable as problem:
+        return explain(str(problem))
+    finally:
+        os.close(messages)
+        os.close(nothing)
+    return "" if code == 0 else explain(said or error or f"bwrap ended with exit code {code}")
+
+
+def explain(message: str) -> str:
+    """A sentence for the operator from what the system or bwrap said."""
+    last = message.strip().splitlines()[-1] if message.strip() else "no reason was given"
+    refused = ("not permitted", "No permissions", "Permission denied", "No space left", "EPERM")
+    if any(word in last for word in refused):
+        if in_container():
+            return f"{IN_CONTAINER} ({last})."
+        if os.geteuid() != 0:
+            return f"{NO_USER_NAMESPACES.format(remedy=_remedy())} ({last})."
+    return f"Sandboxes cannot start here: {last}."
+
+
+def in_container(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether this process seems to run in a container of Docker, Podman or the like."""
+    environ = os.environ if environ is None else environ
+    if any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
+        return True
+    return bool(environ.get("container"))
+
+
+def _remedy() -> str:
+    for switch, forbids, remedy in _SWITCHES:
+        path = Path("/proc/sys", switch)
+        if path.exists() and path.read_text().strip() == forbids:
+            return remedy
+    return "the administrator's help (user namespaces are needed)"

@@ -1,0 +1,146 @@
+"""Pipes between an event loop and a process that the launcher starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jobs.sandbox.base import SandboxError, SandboxProcess
+from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, Limits
+
+
+@dataclass
+class _Control:
+    """Ends one process of a launcher and closes our ends of its pipes."""
+
+    exit: asyncio.Future[int]
+    end: Callable[[], None]
+    stdin: asyncio.WriteTransport
+    outputs: list[tuple[asyncio.StreamReader, asyncio.ReadTransport]]
+
+    def kill(self) -> None:
+        if not self.exit.done():
+            self.end()
+
+    def close(self) -> None:
+        """Close our ends; what the process had written by now can still be read."""
+        if not self.stdin.is_closing():
+            self.stdin.abort()
+        for reader, transport in self.outputs:
+            if not transport.is_closing():
+                _take_rest(reader, transport)
+                transport.close()
+
+
+def _take_rest(reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
+    """Move what waits in the pipe, at most its 64 KiB, to the reader."""
+    pipe = transport.get_extra_info("pipe")
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(pipe.fileno(), 64 * 1024):
+            reader.feed_data(data)
+
+
+async def start_process(
+    launcher: LauncherClient,
+    argv: Sequence[str],
+    *,
+    owner: int | None,
+    extra: Sequence[int],
+    limits: Limits,
+    limit: int,
+) -> SandboxProcess:
+    """Start argv through the launcher with pipes for its three streams.
+
+    `owner` is the user id that must be able to reopen the pipes (`/dev/stdout`); `extra` are
+    descriptors that become 3, 4, … inside, and stay open here. Raises `SandboxError`.
+    """
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as undo:
+        pipes = []
+        for _ in range(3):
+            pipes.append(_Pipe.make(owner))
+            undo.callback(pipes[-1].close)
+        into, out, errors = pipes
+        # Our ends first: should this be cancelled, then nothing has been started yet.
+        stdin, writing = await _writer(into.take_write_end(), loop)
+        undo.callback(writing.abort)
+        outputs = []
+        for pipe in (out, errors):
+            reader, transport = await _reader(pipe.take_read_end(), limit, loop)
+            undo.callback(transport.close)
+            outputs.append((reader, transport))
+        exited: asyncio.Future[int] = loop.create_future()
+        theirs = [into.read_end, out.write_end, errors.write_end]
+        try:
+            name = launcher.start(argv, [*theirs, *extra], _reporter(loop, exited), limits)
+        except (LauncherUnusable, ValueError, OSError) as error:
+            raise SandboxError(f"The sandbox could not be started: {error}") from error
+        undo.pop_all()
+    for pipe in pipes:
+        pipe.close()
+    control = _Control(exited, lambda: launcher.kill(name), writing, outputs)
+    return SandboxProcess(stdin, outputs[0][0], outputs[1][0], control)
+
+
+@dataclass
+class _Pipe:
+    """Both ends of a pipe; an end that was taken is -1 and no longer ours to close."""
+
+    read_end: int
+    write_end: int
+
+    @classmethod
+    def make(cls, owner: int | None) -> _Pipe:
+        pipe = cls(*os.pipe())
+        if owner is not None:
+            os.fchown(pipe.read_end, owner, owner)
+        return pipe
+
+    def take_read_end(self) -> int:
+        taken, self.read_end = self.read_end, -1
+        return taken
+
+    def take_write_end(self) -> int:
+        taken, self.write_end = self.write_end, -1
+        return taken
+
+    def close(self) -> None:
+        for descriptor in (self.take_read_end(), self.take_write_end()):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _reporter(
+    loop: asyncio.AbstractEventLoop, exited: asyncio.Future[int]
+) -> Callable[[int, str], None]:
+    def report(code: int, error: str) -> None:
+        def resolve() -> None:
+            if not exited.done():
+                exited.set_result(code)
+
+        # The loop may have been closed by then; nobody waits any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(resolve)
+
+    return report
+
+
+async def _writer(
+    descriptor: int, loop: asyncio.AbstractEventLoop
+) -> tuple[asyncio.StreamWriter, asyncio.WriteTransport]:
+    # A reader's protocol knows how to wait for the end and for room, which a writer needs.
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), loop=loop)
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(descriptor, "wb", 0))
+    return asyncio.StreamWriter(transport, protocol, None, loop), transport
+
+
+async def _reader(
+    descriptor: int, limit: int, loop: asyncio.AbstractEventLoop
+) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    reader = asyncio.StreamReader(limit=limit, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(descriptor, "rb", 0))
+    return reader, transport

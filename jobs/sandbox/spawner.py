@@ -1,0 +1,26 @@
+"""Where stdio servers get their process from: a sandbox of their own (P6-P8, P22, P24)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jobs.sandbox import base
+from jobs.sandbox.files import server_home
+from servers.mcp.types import ServerUnavailable, Spawner, StdioProcess
+from umpteenth.core.config import get_options
+
+
+def make_spawner(network: bool, label: str) -> Spawner:
+    """A spawner for one server; `label` names its persistent home, so give the server's id."""
+
+    async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> StdioProcess:
+        home = server_home(get_options().data_dir / "homes", label) if label else None
+        spec = base.SandboxSpec(party="mcp", network=network, env=env, home=home)
+        try:
+            return await base.start(argv, spec)
+        except base.SandboxUnavailable as error:
+            raise ServerUnavailable(str(error), hint="Settings → Sandboxes says more.") from error
+        except base.SandboxError as error:
+            raise ServerUnavailable(str(error)) from error
+
+    return spawn
