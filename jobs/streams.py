@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ class OutputStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._mask: Any = recorder.stream()
         self._pending = ""
+        self._since = 0.0
         self._tail: deque[str] = deque()
         self._tail_size = 0
         self._left_out = 0
@@ -61,9 +63,10 @@ class OutputStream:
         try:
             while True:
                 reading = reading or asyncio.ensure_future(reader.read(_CHUNK))
-                await asyncio.wait({reading}, timeout=PAUSE if self._pending else None)
-                if not reading.done():
+                await asyncio.wait({reading}, timeout=self._patience())
+                if self._patience() == 0:
                     self._flush()
+                if not reading.done():
                     continue
                 chunk, reading = reading.result(), None
                 if not chunk:
@@ -75,10 +78,18 @@ class OutputStream:
                 reading.cancel()
             self._end()
 
+    def _patience(self) -> float | None:
+        """Seconds until the oldest text that waits must be written; None while none waits."""
+        if not self._pending:
+            return None
+        return max(0.0, self._since + PAUSE - time.monotonic())
+
     def _feed(self, text: str) -> None:
         self._add(self._mask.feed(text))
 
     def _add(self, text: str) -> None:
+        if not self._pending:
+            self._since = time.monotonic()
         self._pending += clean(text)
         while len(self._pending) >= PIECE:
             piece, self._pending = _split(self._pending)

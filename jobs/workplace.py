@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import shutil
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +13,8 @@ from uuid import UUID
 from jobs import scripts
 from jobs.broker.server import INSIDE_SOCKET
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
+from jobs.sandbox.files import remove_tree
 
-logger = logging.getLogger(__name__)
 INSIDE_SCRIPT = "/ump/script"
 
 
@@ -43,7 +39,9 @@ class Workplace:
         place = cls(base / str(run_id))
         place.root.mkdir(mode=0o700)
         for folder in (place.workspace, place.outputs):
-            folder.mkdir(mode=0o700)
+            # bwrap enters it before it changes the user, without root's right to enter all.
+            folder.mkdir()
+            folder.chmod(0o711)
             _give_away(folder)
         files = {"script": script, "input.json": json.dumps(input, ensure_ascii=False, indent=1)}
         for name, text in files.items():
@@ -69,9 +67,7 @@ class Workplace:
 
     def remove(self) -> None:
         """Delete everything, also what the script made undeletable."""
-        shutil.rmtree(self.root, onerror=_force)
-        if self.root.exists():
-            logger.warning("%s could not be removed", self.root)
+        remove_tree(self.root)
 
 
 def command(script: str) -> list[str]:
@@ -83,15 +79,3 @@ def _give_away(path: Path) -> None:
     """As root the sandbox drops to a user of its own."""
     if os.geteuid() == 0:
         os.chown(path, USER_IDS["agent"], USER_IDS["agent"])
-
-
-def _force(function: Any, path: str, _error: object) -> None:
-    """A directory without write permission keeps its entries; give the permission and retry."""
-    with suppress(OSError):
-        parent = os.path.dirname(path)
-        os.chmod(parent, stat.S_IRWXU)
-        if not os.path.islink(path) and os.path.isdir(path):
-            os.chmod(path, stat.S_IRWXU)
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            function(path)

@@ -25,15 +25,15 @@ def follow(
 ) -> Run:
     """Wait for the end and return the run; prints its events as they come unless `quiet`.
 
-    What no worker claims within `patience` seconds this process claims and executes, once the
-    job's other runs allow it. Ctrl-C cancels the run and waits for its end.
+    What no worker claims within `patience` seconds (at once where none lives) this process
+    claims and executes, once the job's other runs allow it. Ctrl-C cancels the run and waits for its end.
     """
     from jobs.models import Run
 
     run = Run.objects.select_related("job").get(pk=run_id)
     show: Callable[[], None] = _Printer(run) if not quiet else lambda: None
     helper = _Helper(run_id)
-    waited_until = time.monotonic() + patience
+    waited_until = time.monotonic() + (patience if _worker_lives() else 0)
     previous = _on_interrupt(run_id)
     try:
         while not run.is_finished:
@@ -85,6 +85,12 @@ _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "outputs.set": lambda p: f"{p.get('name')} = {p.get('value')}",
     "artifact": lambda p: f"{p.get('name')} ({p.get('size'):,} bytes)",
 }
+
+
+def _worker_lives() -> bool:
+    from jobs import lifecycle, presence
+
+    return bool(presence.live_workers(lifecycle.database_now()))
 
 
 class _Printer:
