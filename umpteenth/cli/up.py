@@ -40,7 +40,9 @@ def command(port: int | None, parent: int | None) -> None:
     for descriptor in (lock, listening.fileno()):
         os.set_inheritable(descriptor, True)
     arguments = [f"--lock-fd={lock}", f"--listen-fd={listening.fileno()}"]
+    # Whoever reads the lines above from a pipe has them all now; the rest is the log.
     sys.stdout.flush()
+    os.dup2(2, 1)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "umpteenth.supervisor", *arguments])
 
 
