@@ -12,6 +12,9 @@ class SecretsVaultConfig(AppConfig):
         from secrets_vault.checks import check_encrypted_columns
         from secrets_vault.encryption import register_encrypted
         from secrets_vault.models import Secret
+        from secrets_vault.search import search_secrets
+        from umpteenth.accounts.search import register_source
 
         register_encrypted(Secret, "secret", "ciphertext", "key_id")
+        register_source(search_secrets)
         register(check_encrypted_columns)

@@ -164,6 +164,13 @@ def record_key(ring: KeyRing, key_id: str) -> None:
     Key.objects.get_or_create(key_id=key_id, defaults={"fingerprint": ring.fingerprint(key_id)})
 
 
+def rows_of_key(key_id: str) -> int:
+    """How many values only this key opens."""
+    return sum(
+        column.rows().filter(**{column.key_field: key_id}).count() for column in encrypted_columns()
+    )
+
+
 def retire_keys(key_ids: list[str]) -> int:
     """Mark keys as no longer needed; the answer is how many were not so already."""
     return Key.objects.filter(key_id__in=key_ids, retired_at=None).update(retired_at=timezone.now())

@@ -57,7 +57,7 @@ def rotate_keys(
     progress: Progress = lambda _: None,
     *,
     output: Path | None = None,
-    settle: Callable[[float], None] = time.sleep,
+    settle_seconds: float = SETTLE_SECONDS,
 ) -> Rotation:
     """Encrypt everything with a new key and retire the old ones (see the module).
 
@@ -76,7 +76,7 @@ def rotate_keys(
         )
     try:
         with keyring.ring_lock(wait=False):
-            return _rotate_file(progress, settle)
+            return _rotate_file(progress, settle_seconds)
     except keyring.RingBusy:
         raise RotationRefused("Another rotation is under way; wait for it to end.") from None
     except OSError as error:
@@ -85,21 +85,26 @@ def rotate_keys(
         ) from None
 
 
-def _rotate_file(progress: Progress, settle: Callable[[float], None]) -> Rotation:
+def _rotate_file(progress: Progress, settle_seconds: float) -> Rotation:
     ring = keyring.read_ring(again=True).with_new_key(timezone.now())
     keyring.replace_ring_file(ring)
     record_key(ring, ring.active_id)
     rotation = Rotation(ring.active_id)
     progress(f"Key {ring.active_id} is in use now.")
     _reencrypt(ring, rotation, progress)
-    progress(f"Waiting {SETTLE_SECONDS:.0f} s for changes that others have begun.")
-    settle(SETTLE_SECONDS)
+    progress(f"Waiting {settle_seconds:g} s for changes that others have begun.")
+    time.sleep(settle_seconds)
     _reencrypt(ring, rotation, progress)
     rotation.retired = _unused(ring)
     # First the record: a key that is gone from the file but not retired would stop a start.
     retire_keys(rotation.retired)
     keyring.replace_ring_file(ring.without(rotation.retired))
     return rotation
+
+
+def forget_key(key_id: str) -> bool:
+    """Let the site start without a key that is lost; False where nothing asks for it."""
+    return retire_keys([key_id]) > 0
 
 
 def _rotate_given(progress: Progress, output: Path | None) -> Rotation:

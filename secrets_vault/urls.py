@@ -1,6 +1,15 @@
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import path
+
+from secrets_vault import views
 
 app_name = "secrets"
-urlpatterns: list[URLPattern] = []
+urlpatterns = [
+    path("", views.secrets, name="list"),
+    path("new/", views.create, name="create"),
+    path("options/", views.options, name="options"),
+    path("quick/", views.quick, name="quick"),
+    path("<uuid:pk>/edit/", views.edit, name="edit"),
+    path("<uuid:pk>/delete/", views.delete, name="delete"),
+]

@@ -14,6 +14,9 @@ class Usage:
     name: str
     url: str
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
 
 Find = Callable[[str], list[Usage]]
 FindMany = Callable[[Collection[str]], Mapping[str, list[Usage]]]
