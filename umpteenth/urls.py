@@ -13,7 +13,7 @@ urlpatterns = [
     path("", include("umpteenth.accounts.urls")),
     path("settings/secrets/", include("secrets_vault.urls")),
     path("servers/", include("servers.urls")),
-    path("jobs/", include("jobs.urls.jobs")),
+    path("", include("jobs.urls.jobs")),
     path("runs/", include("jobs.urls.runs")),
 ]
 

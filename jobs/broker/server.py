@@ -139,7 +139,7 @@ class Broker:
             return _refusal("the request did not arrive in time", USAGE)
         except BrokerError as error:
             return _refusal(error.message, error.exit_code)
-        if not line:
+        if line is None:
             return None
         work = asyncio.create_task(self._answer(line))
         gone = asyncio.create_task(_hung_up(reader))
@@ -177,17 +177,18 @@ def _refusal(message: str, exit_code: int = FAILED) -> dict[str, Any]:
     return {"ok": False, "error": message, "exit": exit_code}
 
 
-async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """One line without its end; empty where the client closed first."""
+async def _read_line(reader: asyncio.StreamReader) -> bytes | None:
+    """One line without its end; None where the client closed first."""
     line = bytearray()
     while True:
         chunk = await reader.read(_CHUNK)
         if not chunk:
-            return b""
+            return None
         line += chunk
         end = line.find(b"\n", len(line) - len(chunk))
-        if end > MAX_REQUEST or (end < 0 and len(line) > MAX_REQUEST):
-            await _discard(reader)
+        if len(line) > MAX_REQUEST:
+            if end < 0:
+                await _discard(reader)
             raise BrokerError("the request is larger than 8 MiB", USAGE)
         if end >= 0:
             return bytes(line[:end])

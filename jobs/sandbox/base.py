@@ -111,14 +111,6 @@ class ProcessControl(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A program that sandboxes here have, or have not (`version` empty)."""
-
-    name: str
-    version: str
-
-
 class Adapter(Protocol):
     """One way of making sandboxes."""
 

@@ -33,7 +33,13 @@ class Place:
 
 SETTINGS = (
     Place("Secrets", "secrets:list", icon="key", spaces=("secrets",)),
-    Place("Sandboxes", "jobs:sandboxes", icon="box", spaces=("jobs:sandboxes",)),
+    Place(
+        "Sandboxes",
+        "jobs:sandboxes",
+        icon="box",
+        spaces=("jobs:sandboxes",),
+        administrators=True,
+    ),
     Place(
         "People",
         "accounts:people",

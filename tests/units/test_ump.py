@@ -1,0 +1,221 @@
+"""`ump` as scripts call it, against a real broker (P74; reference.md, section 2)."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
+
+import pytest
+
+from jobs.broker.server import Broker
+from jobs.sandbox.files import UMP_SOURCE, ump_program
+from jobs.sandbox.runtime import socket_path
+from tests.fakes.run_handler import FakeRun
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Ump = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+async def run() -> FakeRun:
+    return FakeRun()
+
+
+@pytest.fixture
+async def ump(run: FakeRun) -> AsyncIterator[Ump]:
+    async with Broker(run, "a-token", socket_path()) as broker:
+        environment = {"UMP_SOCKET": str(broker.socket_path), "UMP_TOKEN": "a-token"}
+
+        async def call(*arguments: str | bytes, stdin: bytes = b"", **variables: str) -> Result:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-ISE",
+                str(UMP_SOURCE),
+                *arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**environment, **variables},
+            )
+            out, err = await process.communicate(stdin)
+            assert process.returncode is not None
+            return Result(process.returncode, out.decode(), err.decode())
+
+        yield call
+
+
+async def test_a_call_prints_the_result_alone(ump: Ump) -> None:
+    assert await ump("mcp", "call", "demo", "echo", '{"m": "héllo"}') == (0, '{"m": "héllo"}\n', "")
+
+
+async def test_a_call_takes_its_arguments_from_standard_input_only_with_a_dash(ump: Ump) -> None:
+    assert (await ump("mcp", "call", "demo", "echo", "-", stdin=b'{"n": 1}')).out == '{"n": 1}\n'
+    assert (await ump("mcp", "call", "demo", "echo", stdin=b'{"n": 1}')).out == "{}\n"
+
+
+async def test_an_error_of_the_tool_goes_to_standard_error_with_exit_1(ump: Ump) -> None:
+    assert await ump("mcp", "call", "demo", "broken") == (1, "", "ump: it broke\n")
+
+
+async def test_a_result_without_text_is_printed_as_json(ump: Ump) -> None:
+    assert (await ump("mcp", "call", "demo", "structured")).out == '{"n": 1}\n'
+
+
+async def test_a_whole_result_can_be_had_as_json(ump: Ump) -> None:
+    result = await ump("mcp", "call", "demo", "broken", "{}", "--json")
+    assert result.code == 1
+    assert json.loads(result.out)["error"] == "it broke"
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "3", "{", "{'a': 1}", '{"a": NaN}', "[" * 9999])
+async def test_arguments_that_are_no_object_are_wrong_usage(
+    ump: Ump, run: FakeRun, arguments: str
+) -> None:
+    result = await ump("mcp", "call", "demo", "echo", arguments)
+    assert result.code == 2
+    assert result.err.startswith("ump: the arguments of the tool ")
+    assert run.calls == []
+
+
+async def test_tools_are_listed_one_a_line(ump: Ump) -> None:
+    assert (await ump("mcp", "tools", "demo")).out == "echo\tRepeats.\nbroken\tBreaks\n"
+    assert (await ump("mcp", "tools")).out.splitlines()[0] == "demo\techo\tRepeats."
+
+
+async def test_tools_can_be_had_whole_as_json(ump: Ump) -> None:
+    tools = json.loads((await ump("mcp", "tools", "--json")).out)
+    assert [tool["name"] for tool in tools] == ["echo", "broken"]
+
+
+async def test_an_unknown_server_is_a_failed_call(ump: Ump) -> None:
+    result = await ump("mcp", "tools", "other")
+    assert (result.code, result.err) == (1, "ump: no server other is attached to this job\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("3.5", 3.5),
+        ("true", True),
+        ("null", None),
+        ('"3"', "3"),
+        ('{"a": [1]}', {"a": [1]}),
+        ("hello world", "hello world"),
+        ("{broken", "{broken"),
+        ("NaN", "NaN"),
+        ("", ""),
+    ],
+)
+async def test_json_keeps_its_type_and_the_rest_is_text(
+    ump: Ump, run: FakeRun, text: str, value: object
+) -> None:
+    assert (await ump("output", "set", "name", text)).code == 0
+    assert run.calls == [("output_set", "name", value)]
+    assert (await ump("state", "set", "key", "-", stdin=text.encode() + b"\n")).code == 0
+    assert run.state == {"key": value}
+
+
+async def test_state_is_read_back(ump: Ump) -> None:
+    await ump("state", "set", "text", "a b")
+    await ump("state", "set", "list", "[1, 2]")
+    assert (await ump("state", "get", "text")).out == "a b\n"
+    assert (await ump("state", "get", "list")).out == "[1, 2]\n"
+    assert (await ump("state", "list")).out == "list\ntext\n"
+
+
+async def test_a_missing_key_exits_1(ump: Ump) -> None:
+    result = await ump("state", "get", "nope")
+    assert (result.code, result.out) == (1, "")
+    assert "no key 'nope'" in result.err
+
+
+async def test_a_text_that_is_left_out_is_read_from_standard_input(ump: Ump, run: FakeRun) -> None:
+    await ump("summary", stdin=b"# Done\n\nAll of it.\n")
+    await ump("step", "Fetch")
+    assert run.calls == [("summary", "# Done\n\nAll of it."), ("step", "Fetch")]
+
+
+async def test_fail_gives_the_reason_and_exits_1(ump: Ump, run: FakeRun) -> None:
+    assert (await ump("fail", "the site is down")).code == 1
+    assert run.calls == [("fail", "the site is down")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense"], "unknown command 'nonsense'"),
+        (["mcp", "nonsense"], "unknown command 'mcp nonsense'"),
+        (["mcp", "call", "demo"], "missing arguments; usage: ump mcp call SERVER TOOL"),
+        (["state", "get"], "missing arguments; usage: ump state get KEY"),
+        (["state", "list", "x"], "too many arguments; usage: ump state list"),
+        (["step", "a", "b"], "too many arguments; usage: ump step NAME"),
+        (["output", "set"], "missing arguments; usage: ump output set NAME"),
+        (["step"], "name is empty"),
+    ],
+)
+async def test_wrong_usage_exits_2_and_says_the_right_one(
+    ump: Ump, arguments: list[str], said: str
+) -> None:
+    result = await ump(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+
+
+async def test_help_names_every_command(ump: Ump) -> None:
+    text = (await ump("help")).out
+    for command in ("mcp tools", "mcp call", "state get", "output set", "step", "fail"):
+        assert f"ump {command}" in text
+    assert (await ump("state", "--help")).out.count("ump state") == 3
+    assert "ump mcp call" in (await ump("help", "mcp", "call")).out
+    assert (await ump()).code == 2
+
+
+async def test_bytes_that_are_no_text_do_not_break_it(ump: Ump, run: FakeRun) -> None:
+    assert (await ump("summary", b"caf\xe9")).code == 0
+    assert (await ump("summary", stdin=b"caf\xe9\0")).code == 0
+    assert run.calls == [("summary", "caf\ufffd"), ("summary", "caf\ufffd")]
+
+
+async def test_more_than_8_mib_is_refused(ump: Ump) -> None:
+    result = await ump("summary", stdin=b"x" * (8 * 1024 * 1024 + 1))
+    assert (result.code, result.err) == (2, "ump: standard input is larger than 8 MiB\n")
+
+
+async def test_outside_of_a_run_it_says_so(ump: Ump) -> None:
+    assert "only inside a run" in (await ump("step", "x", UMP_TOKEN="")).err
+    result = await ump("step", "x", UMP_SOCKET="/nowhere/broker.sock")
+    assert result.code == 1
+    assert "/nowhere/broker.sock cannot be reached" in result.err
+
+
+async def test_another_runs_token_is_refused(ump: Ump) -> None:
+    assert (await ump("step", "x", UMP_TOKEN="other")).code == 2
+
+
+def test_it_imports_only_what_starts_fast() -> None:
+    """Its start counts in every call (feasibility, section 18)."""
+    tree = ast.parse(UMP_SOURCE.read_text())
+    imported = {
+        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
+    assert imported == {"json", "os", "sys", "_socket", "socket"}
+
+
+def test_the_copy_for_sandboxes_names_an_interpreter_that_they_have() -> None:
+    first, _, rest = ump_program().read_text().partition("\n")
+    assert first.startswith("#!/")
+    assert first.endswith(" -ISE")
+    assert os.access(first[2:].split()[0], os.X_OK)
+    assert rest == UMP_SOURCE.read_text().partition("\n")[2]
