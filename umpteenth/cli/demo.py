@@ -183,7 +183,7 @@ def _start_run(address: str, token: str) -> Run:
         ServerData("weather", HTTP, "Made-up weather.", url=address, headers=(bearer,)),
     )
     notes = (str(EXAMPLES / "notes_stdio.py"),)
-    author = Entry("NOTES_AUTHOR", "the demo")
+    author = Entry("NOTES_AUTHOR", "demo")
     _put_server(
         ServerData(
             "notes", STDIO, "Short notes.", command=sys.executable, args=notes, env=(author,)
