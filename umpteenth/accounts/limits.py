@@ -48,11 +48,11 @@ class AttemptsPerMinute(AbstractAxesHandler, AxesBaseHandler):  # type: ignore[m
     def get_failures(self, request: HttpRequest, credentials: dict[str, Any] | None = None) -> int:
         return 0
 
-    def user_login_failed(self, sender: object, credentials: object, **kwargs: Any) -> None:
+    def user_login_failed(self, *args: Any, **kwargs: Any) -> None:
         """The attempt has been counted already."""
 
-    def user_logged_in(self, sender: object, **kwargs: Any) -> None:
+    def user_logged_in(self, *args: Any, **kwargs: Any) -> None:
         """A successful attempt counts as well."""
 
-    def user_logged_out(self, sender: object, **kwargs: Any) -> None:
+    def user_logged_out(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to do."""
