@@ -250,9 +250,14 @@ def _words_of(response: httpx2.Response, body: bytes) -> str:
         with contextlib.suppress(ValueError):
             return own_words(_message_in(decode_json(text)) or text, 500)
     if text.startswith("<") or "html" in content_type(response):
-        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
-        return own_words(html.unescape(title[1]), 200) if title else ""
+        return own_words(_text_of_page(text), 200)
     return own_words(text, 500)
+
+
+def _text_of_page(page: str) -> str:
+    """What a person would read on an error page, on one line."""
+    page = re.sub(r"(?is)<(script|style|title)\b.*?</\1>|<[^>]*>", " ", page)
+    return " ".join(html.unescape(page).split())
 
 
 def _message_in(value: Any) -> str:

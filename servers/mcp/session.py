@@ -24,16 +24,18 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
+    CONNECTION_CLOSED,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
+    ErrorData,
 )
 
 from servers.limits import MAX_INSTRUCTIONS, PROGRESS_FACTOR, TimeLimit
 from servers.mcp.errors import RpcError
 from servers.mcp.transport import Outgoing, Transport, end_tasks
-from servers.mcp.types import CallTimedOut, ServerError
+from servers.mcp.types import CallTimedOut, ConnectionLost, ServerError
 from umpteenth import __version__
 from umpteenth.core.text import clean
 
@@ -42,6 +44,9 @@ CLIENT_INFO: Final = {"name": "umpteenth", "title": "Umpteenth", "version": __ve
 CLIENT_CAPABILITIES: Final[dict[str, Any]] = {}
 # Requests that the protocol forbids to cancel.
 NOT_CANCELLABLE: Final = ("initialize", "server/discover")
+
+# What the dispatcher says when a stream broke; the transport knows more.
+CLOSED: Final = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 Params = dict[str, Any]
 
@@ -63,6 +68,7 @@ class Session:
         )
         self._task: asyncio.Task[None] | None = None
         self._last_id = 0
+        self._stopping = False
 
     async def start(self) -> None:
         started = _Started()
@@ -72,6 +78,7 @@ class Session:
         await started.event.wait()
 
     async def stop(self) -> None:
+        self._stopping = True
         if self._task is not None:
             await end_tasks([self._task])
 
@@ -151,7 +158,9 @@ class Session:
         data = error.error.data
         if isinstance(data, ServerError):
             return data
-        if self.transport.ended:
+        if self._stopping:
+            return ConnectionLost("The connection was closed while the request was waiting.")
+        if self.transport.ended or error.error == CLOSED:
             return await self.transport.explain_end()
         return RpcError(error.error.code, error.error.message, data)
 

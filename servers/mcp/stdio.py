@@ -119,6 +119,7 @@ class StdioTransport:
         self._exited = asyncio.Event()
         self._output_closed = asyncio.Event()
         self._errors_closed = asyncio.Event()
+        self._finished = asyncio.Event()
         self._noise: list[str] = []
         self._noise_count = 0
         self._started = time.monotonic()
@@ -185,6 +186,7 @@ class StdioTransport:
     async def _finish(self) -> None:
         await _wait_briefly(self._errors_closed)
         self._inbox.close()
+        self._finished.set()
 
     async def read_errors(self) -> None:
         pending = ""
@@ -245,6 +247,8 @@ class StdioTransport:
             self._add_noise(line.head)
 
     async def explain_end(self) -> ConnectionLost:
+        # A broken pipe is often seen before the exit.
+        await _wait_briefly(self._finished)
         tail = self.stderr_tail
         last_line = tail.strip().rpartition("\n")[2].strip()
         if self._exit_code is None:

@@ -29,6 +29,10 @@ class BareProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         await self.process.wait()
+        for _ in range(200):  # death takes a moment, and nothing tells of a grandchild's
+            if not _group_lives(self.pid):
+                break
+            await asyncio.sleep(0.01)
 
 
 class BareSpawner:
@@ -36,6 +40,7 @@ class BareSpawner:
 
     def __init__(self) -> None:
         self.started: list[BareProcess] = []
+        self.news = asyncio.Event()
 
     async def __call__(self, argv: Sequence[str], env: Mapping[str, str]) -> BareProcess:
         process = await asyncio.create_subprocess_exec(
@@ -48,6 +53,7 @@ class BareSpawner:
         )
         bare = BareProcess(process)
         self.started.append(bare)
+        self.news.set()
         return bare
 
     def alive(self) -> list[int]:

@@ -1,0 +1,255 @@
+"""The fake MCP server over HTTP, written on bare sockets so that it can do what no server should.
+
+    async with FakeHttp(Behaviour()) as server:
+        settings = ConnectionSettings(name="fake", transport="http", url=server.url)
+
+`server.script` may answer any request in the fake's stead; `server.requests` is what came in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from tests.fakes.mcp_server import Behaviour, Fake, Message
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def message(self) -> Message:
+        value: Message = json.loads(self.body or b"{}")
+        return value
+
+    @property
+    def rpc(self) -> str:
+        return str(self.message.get("method", "")) if self.body else ""
+
+
+@dataclass
+class Reply:
+    """`body` as an iterator is sent in chunks; `abort` resets the connection after it."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | AsyncIterator[bytes] = b""
+    abort: bool = False
+    cut: bool = False  # close without the end of the chunks
+
+
+Script = Callable[[Request], "Awaitable[Reply | None] | Reply | None"]
+
+
+class FakeHttp:
+    def __init__(
+        self,
+        behaviour: Behaviour | None = None,
+        *,
+        answer: str = "json",
+        transport: str = "http",
+        sessions: bool = True,
+        script: Script | None = None,
+        event_end: str = "\n",
+    ) -> None:
+        self.fake = Fake(behaviour or Behaviour())
+        self.answer = answer  # "json" or "sse"
+        self.transport = transport  # "http", or "sse" for the transport of 2024-11-05
+        self.sessions = sessions
+        self.script = script
+        self.event_end = event_end
+        self.requests: list[Request] = []
+        self.known_sessions: set[str] = set()
+        self.connections = 0
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/{'sse' if self.transport == 'sse' else 'mcp'}"
+
+    def rpcs(self) -> list[str]:
+        return [request.rpc for request in self.requests if request.rpc]
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while request := await _read_request(reader):
+                self.requests.append(request)
+                reply = await self._reply(request)
+                if not await _write_reply(writer, reply):
+                    break
+        writer.close()
+        self._tasks.discard(task)
+
+    async def _reply(self, request: Request) -> Reply:
+        if self.script is not None:
+            scripted = self.script(request)
+            reply = await scripted if isinstance(scripted, Awaitable) else scripted
+            if reply is not None:
+                return reply
+        if self.transport == "sse":
+            return await self._reply_sse(request)
+        if request.method == "DELETE":
+            self.known_sessions.discard(request.headers.get("mcp-session-id", ""))
+            return Reply(204)
+        if request.method != "POST" or request.path.partition("?")[0] != "/mcp":
+            return Reply(405 if request.path == "/mcp" else 404, {"content-type": "text/plain"})
+        return await self._reply_http(request)
+
+    async def _reply_http(self, request: Request) -> Reply:
+        headers: dict[str, str] = {}
+        if request.rpc == "initialize" and self.sessions:
+            session = f"s{len(self.requests)}"
+            self.known_sessions.add(session)
+            headers["mcp-session-id"] = session
+        elif self._is_lost(request):
+            return Reply(404, {"content-type": "text/plain"}, b"Session not found")
+        if "id" not in request.message or "method" not in request.message:
+            await self.fake.handle(request.message, _nowhere)
+            return Reply(202)
+        if self.answer == "sse":
+            return Reply(200, {**headers, "content-type": EVENTS}, self._stream(request))
+        reply = await self.fake.handle(request.message, _nowhere, request.headers)
+        if reply is None:
+            await asyncio.Event().wait()
+        return Reply(200, {**headers, "content-type": JSON}, json.dumps(reply).encode())
+
+    def _is_lost(self, request: Request) -> bool:
+        session = request.headers.get("mcp-session-id")
+        return (bool(self.known_sessions) or bool(session)) and session not in self.known_sessions
+
+    async def _stream(self, request: Request) -> AsyncIterator[bytes]:
+        """Everything that belongs to a request as events, the answer last."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        async def send(message: Message) -> None:
+            queue.put_nowait(event(message, self.event_end))
+
+        async def work() -> None:
+            reply = await self.fake.handle(request.message, send, request.headers)
+            if reply is not None:
+                await send(reply)
+                queue.put_nowait(None)
+
+        task = asyncio.create_task(work())
+        self._tasks.add(task)
+        yield b": hello" + (self.event_end * 2).encode()
+        while (item := await queue.get()) is not None:
+            yield item
+        self._tasks.discard(task)
+
+    async def _reply_sse(self, request: Request) -> Reply:
+        path = request.path.partition("?")[0]
+        if request.method == "GET" and path == "/sse":
+            return Reply(200, {"content-type": EVENTS}, self._standing_stream())
+        if request.method != "POST" or path != "/messages":
+            return Reply(404 if path != "/sse" else 405, {"content-type": "text/plain"})
+
+        async def send(message: Message) -> None:
+            self._outbox.put_nowait(event(message, self.event_end))
+
+        async def work() -> None:
+            reply = await self.fake.handle(request.message, send, request.headers)
+            if reply is not None:
+                await send(reply)
+
+        task = asyncio.create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return Reply(202, {}, b"Accepted")
+
+    async def _standing_stream(self) -> AsyncIterator[bytes]:
+        end = self.event_end
+        yield f"event: endpoint{end}data: /messages?session=1{end}{end}".encode()
+        while True:
+            yield await self._outbox.get()
+
+
+def event(message: Any, end: str = "\n", *, identity: str = "") -> bytes:
+    data = message if isinstance(message, str) else json.dumps(message)
+    head = f"id: {identity}{end}" if identity else ""
+    return f"{head}event: message{end}data: {data}{end}{end}".encode()
+
+
+async def _nowhere(message: Message) -> None:
+    """Where answers are plain JSON there is no way to say anything else."""
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Request | None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    return Request(method, path, headers, body)
+
+
+async def _write_reply(writer: asyncio.StreamWriter, reply: Reply) -> bool:
+    """Whether the connection can go on."""
+    chunked = not isinstance(reply.body, bytes)
+    headers = dict(reply.headers)
+    if chunked:
+        headers["transfer-encoding"] = "chunked"
+    elif "content-length" not in headers:
+        headers["content-length"] = str(len(reply.body))  # type: ignore[arg-type]
+    lines = [f"HTTP/1.1 {reply.status} Status", *(f"{k}: {v}" for k, v in headers.items())]
+    writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+    if isinstance(reply.body, bytes):
+        writer.write(reply.body)
+    else:
+        async for chunk in reply.body:
+            writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            await writer.drain()
+        if not (reply.abort or reply.cut):
+            writer.write(b"0\r\n\r\n")
+    await writer.drain()
+    if reply.abort:
+        # A reset instead of an end.
+        raw: socket.socket = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    return not (reply.abort or reply.cut)
