@@ -167,10 +167,12 @@ def exact_time(value: datetime | None) -> SafeString | str:
     if value is None:
         return ""
     exact = value.astimezone(UTC)
+    words = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
     return format_html(
-        '<time datetime="{0:%Y-%m-%dT%H:%M:%S}Z" title="{0:%Y-%m-%d %H:%M:%S} UTC" data-exact>'
-        "{0:%Y-%m-%d %H:%M:%S} UTC</time>",
-        exact,
+        '<time datetime="{}" title="{}" data-exact>{}</time>',
+        f"{exact:%Y-%m-%dT%H:%M:%S}Z",
+        words,
+        words,
     )
 
 
