@@ -9,7 +9,9 @@ class JobsConfig(AppConfig):
     def ready(self) -> None:
         from jobs import usage
         from jobs.sandbox.spawner import make_spawner
+        from jobs.views import contributions
         from servers.spawning import register_spawner
 
         register_spawner(make_spawner)
         usage.register()
+        contributions.register()

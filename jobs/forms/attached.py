@@ -1,0 +1,168 @@
+"""The MCP servers card and the Secrets card: rows of the job form that are not single fields.
+
+A row posts `server` (its id); `all-<id>` for all tools, otherwise one `tool-<id>` for each
+allowed tool. `attach` adds a server and `detach` removes one where there is no script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from django.http import QueryDict
+
+from jobs.models import Job
+from jobs.services import AttachmentData, SecretData
+from jobs.forms.skeleton import Call, call_of
+from secrets_vault.models import Secret
+from servers.models import Server, Tool
+from umpteenth.accounts.models import User
+from umpteenth.core.text import clean
+
+MAX_ROWS = 200
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    name: str
+    title: str = ""
+    is_allowed: bool = True
+    read_only: bool | None = None
+    destructive: bool | None = None
+    # Allowed earlier, and not in the server's list any more.
+    is_gone: bool = False
+
+
+@dataclass
+class AttachmentRow:
+    """A server on the card. `allowed` None: all tools."""
+
+    server: Server
+    allowed: tuple[str, ...] | None
+    tools: list[ToolChoice] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def is_tested(self) -> bool:
+        return self.server.tested_at is not None
+
+    @property
+    def all_tools(self) -> bool:
+        return self.allowed is None
+
+    @property
+    def label(self) -> str:
+        """What the tools button reads (P65-P68)."""
+        if self.allowed is None:
+            return "All tools"
+        offered = [tool for tool in self.tools if not tool.is_gone]
+        return f"{sum(tool.is_allowed for tool in offered)} of {len(offered)} tools"
+
+    @property
+    def gone(self) -> int:
+        return sum(tool.is_gone for tool in self.tools)
+
+
+def stored_attachments(job: Job) -> list[tuple[UUID, tuple[str, ...] | None]]:
+    rows = job.attachments.values_list("server_id", "allowed_tools")
+    return [(pk, None if tools is None else tuple(tools)) for pk, tools in rows]
+
+
+def posted_attachments(data: QueryDict) -> list[tuple[UUID, tuple[str, ...] | None]]:
+    """What the card posted, in its order, each server once."""
+    gone = set(data.getlist("detach"))
+    found: dict[UUID, tuple[str, ...] | None] = {}
+    for text in [*data.getlist("server"), data.get("attach", "")][:MAX_ROWS]:
+        pk = _uuid(text)
+        if pk is None or text in gone or pk in found:
+            continue
+        # A server that was just attached allows all (P64).
+        everything = f"all-{text}" in data or text == data.get("attach")
+        found[pk] = None if everything else tuple(map(clean, data.getlist(f"tool-{text}")))
+    return list(found.items())
+
+
+def attachment_rows(
+    chosen: Sequence[tuple[UUID, tuple[str, ...] | None]],
+) -> list[AttachmentRow]:
+    """Rows with the tools to pick from; a server that was deleted meanwhile is left out."""
+    servers = Server.objects.defer("private", "instructions").in_bulk([pk for pk, _ in chosen])
+    tools: dict[UUID, list[Tool]] = {}
+    wanted = Tool.objects.filter(server__in=servers).defer("output_schema", "description")
+    for tool in wanted.order_by("server_id", "position"):
+        tools.setdefault(tool.server_id, []).append(tool)
+    return [_row(servers[pk], allowed, tools.get(pk, [])) for pk, allowed in chosen if pk in servers]
+
+
+def _row(server: Server, allowed: tuple[str, ...] | None, tools: list[Tool]) -> AttachmentRow:
+    offered = {tool.name for tool in tools}
+    if allowed is not None and offered and offered <= set(allowed):
+        allowed = None  # P68: every tool ticked by hand is all tools
+    picked = offered if allowed is None else set(allowed)
+    choices = [
+        ToolChoice(t.name, t.title, t.name in picked, t.read_only, t.destructive) for t in tools
+    ]
+    choices += [ToolChoice(name, is_gone=True) for name in allowed or () if name not in offered]
+    calls = [call_of(server.name, tool.name, tool.input_schema) for tool in tools]
+    return AttachmentRow(server, allowed, choices, calls)
+
+
+def attachments_data(rows: Iterable[AttachmentRow]) -> list[AttachmentData]:
+    return [AttachmentData(row.server.name, row.allowed) for row in rows]
+
+
+def attachable(rows: Iterable[AttachmentRow]) -> list[tuple[UUID, str]]:
+    """Servers for the `Attach a server...` list."""
+    attached = {row.server.pk for row in rows}
+    names = Server.objects.values_list("pk", "name")
+    return [(pk, name) for pk, name in names if pk not in attached]
+
+
+@dataclass(frozen=True)
+class SecretRow:
+    variable: str = ""
+    secret: str = ""
+
+
+@dataclass(frozen=True)
+class SecretOption:
+    name: str
+    # Only administrators may map it (the service enforces that as well).
+    is_closed: bool = False
+
+
+def stored_secrets(job: Job) -> list[SecretRow]:
+    rows = job.secrets.select_related("secret").only("variable", "secret__name")
+    return [SecretRow(row.variable, row.secret.name) for row in rows]
+
+
+def posted_secrets(data: QueryDict) -> list[SecretRow]:
+    """Rows that hold anything. A secret without a variable gets its own name."""
+    pairs = list(zip(data.getlist("variable"), data.getlist("secret"), strict=False))
+    rows = [SecretRow(clean(v).strip(), clean(s).strip()) for v, s in pairs[:MAX_ROWS]]
+    return [SecretRow(row.variable or row.secret, row.secret) for row in rows if row != SecretRow()]
+
+
+def secrets_data(rows: Iterable[SecretRow]) -> list[SecretData]:
+    return [SecretData(row.variable, row.secret) for row in rows]
+
+
+def incomplete(rows: Iterable[SecretRow]) -> str:
+    """A sentence about the first row without a secret; empty if there is none."""
+    for row in rows:
+        if not row.secret:
+            return f"Choose a secret for the variable {row.variable[:100]}, or empty the row."
+    return ""
+
+
+def secret_options(person: User) -> list[SecretOption]:
+    names = Secret.objects.values_list("name", "open_to_members")
+    return [SecretOption(name, not (is_open or person.is_administrator)) for name, is_open in names]
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

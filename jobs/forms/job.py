@@ -1,0 +1,115 @@
+"""The form of a job: its plain fields. What may stand in them `jobs.definition` checks."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+from zoneinfo import available_timezones
+
+from django import forms
+
+from jobs.definition import MAX_DESCRIPTION, MAX_NAME
+from jobs.models import DEFAULT_TIMEOUT, MAX_TIMEOUT, MIN_TIMEOUT, Job
+from jobs.services import AttachmentData, JobData, SecretData
+
+NEW_SCRIPT = '#!/usr/bin/env bash\nset -euo pipefail\n\nump step "First step"\n'
+
+
+@lru_cache(maxsize=1)
+def time_zones() -> list[str]:
+    return sorted(name for name in available_timezones() if "/" in name or name == "UTC")
+
+
+class JobForm(forms.Form):
+    name = forms.CharField(max_length=MAX_NAME, strip=True)
+    description = forms.CharField(max_length=MAX_DESCRIPTION, required=False)
+    timeout = forms.IntegerField(
+        label="Time limit",
+        min_value=MIN_TIMEOUT,
+        max_value=MAX_TIMEOUT,
+        initial=DEFAULT_TIMEOUT,
+        help_text="In seconds, for the script and everything it calls.",
+    )
+    network = forms.ChoiceField(
+        choices=Job.Network.choices,
+        initial=Job.Network.UNRESTRICTED,
+        help_text="What the script reaches by itself. MCP servers work without it.",
+    )
+    overlap = forms.ChoiceField(
+        label="If a run has not ended when the next one is due",
+        choices=[
+            (Job.Overlap.SKIP, "Skip the new run and record that"),
+            (Job.Overlap.QUEUE, "Queue the new run until the other ends"),
+            (Job.Overlap.PARALLEL, "Parallel: start it at once"),
+        ],
+        initial=Job.Overlap.SKIP,
+    )
+    enabled = forms.BooleanField(
+        required=False,
+        initial=True,
+        label="Run on schedule",
+        help_text="Off pauses the schedule; Run now still works.",
+    )
+    script = forms.CharField(
+        strip=False,
+        initial=NEW_SCRIPT,
+        widget=forms.Textarea(
+            attrs={
+                "rows": 16,
+                "spellcheck": "false",
+                "autocapitalize": "off",
+                "autocomplete": "off",
+                "wrap": "off",
+                "class": "script",
+                "data-editor": "",
+            }
+        ),
+        error_messages={"required": "A job needs a script."},
+    )
+    cron = forms.CharField(
+        required=False,
+        label="Cron schedule",
+        # Longer than any valid one: the check says what is wrong in its own words.
+        max_length=20_000,
+        widget=forms.TextInput(
+            attrs={"class": "mono", "spellcheck": "false", "autocomplete": "off"}
+        ),
+        help_text="Minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, "
+        "@monthly. Empty: only by hand.",
+    )
+    timezone = forms.CharField(
+        label="Time zone",
+        initial="UTC",
+        max_length=200,
+        widget=forms.TextInput(attrs={"list": "time-zones", "autocomplete": "off"}),
+    )
+    version = forms.IntegerField(
+        required=False, min_value=0, max_value=2**31 - 1, widget=forms.HiddenInput
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # An error that the browser finds would hide the page's own words.
+        self.use_required_attribute = False
+
+    def to_data(
+        self, attachments: list[AttachmentData], secrets: list[SecretData]
+    ) -> JobData:
+        """What was typed, for the service. Call it on a valid form."""
+        fields = {name: self.cleaned_data[name] for name in self.fields if name != "version"}
+        return JobData(**fields, attachments=tuple(attachments), secrets=tuple(secrets))
+
+    def add_errors(self, errors: dict[str, str]) -> dict[str, str]:
+        """Put the service's sentences under their fields; returns those of no field here."""
+        rest = {}
+        for name, sentence in errors.items():
+            if name in self.fields:
+                self.add_error(name, sentence)
+            else:
+                rest[name] = sentence
+        return rest
+
+
+def initial_of(job: Job) -> dict[str, Any]:
+    names = [name for name in JobForm.base_fields if name != "version"]
+    return {name: getattr(job, name) for name in names} | {"version": job.version}

@@ -1,0 +1,185 @@
+"""Pages of jobs: the list, a job's overview and runs, Run now, pause and delete."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from jobs import queries, services, triggers
+from jobs.forms.run import RunNowForm
+from jobs.models import Job, Run
+from jobs.views import schedules
+from jobs.views.runs import run_table
+from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+
+RUNS_ON_OVERVIEW = 8
+
+
+class SearchForm(forms.Form):
+    q = forms.CharField(required=False, max_length=200)
+    page = forms.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+
+
+class EnabledForm(forms.Form):
+    enabled = forms.BooleanField(required=False)
+
+
+@require_GET
+def job_list(request: Request) -> HttpResponse:
+    form = SearchForm(request.GET)
+    form.is_valid()
+    search = (form.cleaned_data.get("q") or "").replace("\0", "")
+    found = Paginator(queries.jobs_for_list(search), queries.JOBS_A_PAGE)
+    page = found.get_page(form.cleaned_data.get("page") or 1)
+    jobs = list(page.object_list)
+    recent = queries.recent_runs(jobs)
+    now = timezone.now()
+    rows = [
+        {
+            "job": job,
+            "schedule": schedules.describe(job),
+            "bars": queries.strip(recent[job.pk]),
+            "last": recent[job.pk][-1] if recent[job.pk] else None,
+            "is_overdue": bool(job.next_run_at and job.next_run_at < now),
+        }
+        for job in jobs
+    ]
+    context = {"rows": rows, "page_obj": page, "search": search}
+    return render_page(request, "jobs/list.html", context, partial="jobs/_table.html")
+
+
+def get_job(pk: UUID) -> Job:
+    return get_object_or_404(Job.objects.select_related("updated_by"), pk=pk)
+
+
+def job_context(job: Job, tab: str) -> dict[str, Any]:
+    """What the header of every tab shows."""
+    recent = queries.recent_runs([job])[job.pk]
+    return {
+        "job": job,
+        "tab": tab,
+        "schedule": schedules.describe(job),
+        "recent": recent,
+        "last": recent[-1] if recent else None,
+    }
+
+
+@require_GET
+def job_detail(request: Request, pk: UUID) -> HttpResponse:
+    job = get_job(pk)
+    context = job_context(job, "overview")
+    runs = context["recent"][::-1][:RUNS_ON_OVERVIEW]
+    for run in runs:
+        run.elapsed_ms = queries.run_duration_ms(run)
+    context |= {
+        "bars": queries.strip(context["recent"], height=40, step=14),
+        "runs": runs,
+        "preview": schedules.preview(job.cron, job.timezone),
+        "attachments": list(job.attachments.select_related("server")),
+        "secrets": list(job.secrets.select_related("secret")),
+        "state_keys": job.state.count(),
+    }
+    return render_page(request, "jobs/overview.html", context)
+
+
+@require_GET
+def job_runs(request: Request, pk: UUID) -> HttpResponse:
+    job = get_job(pk)
+    runs = queries.runs_for_list().filter(job=job)
+    context = job_context(job, "runs") | run_table(request, runs)
+    return render_page(request, "jobs/runs.html", context, partial="runs/_table.html")
+
+
+@require_http_methods(["GET", "POST"])
+def run_now(request: Request, pk: UUID) -> HttpResponse:
+    """Start a run; the input may stay empty."""
+    job = get_job(pk)
+    form = RunNowForm(request.POST or None)
+    if request.method == "POST":
+        form = RunNowForm(request.POST)
+        run = _start(request, job, form) if form.is_valid() else None
+        if run is not None:
+            return hx_redirect(request, reverse("runs:detail", args=[run.pk]))
+    unfinished = job.runs.filter(status__in=Run.UNFINISHED).order_by("number").first()
+    context = {"job": job, "form": form, "unfinished": unfinished}
+    status = 422 if form.errors else 200
+    return render_page(
+        request, "jobs/run_now.html", context, partial="jobs/_run_now.html", status=status
+    )
+
+
+def _start(request: Request, job: Job, form: RunNowForm) -> Run | None:
+    try:
+        return triggers.start_run(
+            job=job,
+            trigger=Run.Trigger.MANUAL,
+            trust=Run.Trust.CREATOR,
+            actor=request.user,
+            input=form.cleaned_data["input"],
+        )
+    except triggers.TriggerError as error:
+        form.add_error(None, str(error))
+        return None
+
+
+@require_POST
+def job_enabled(request: Request, pk: UUID) -> HttpResponse:
+    """Pause or resume the schedule; saved at once."""
+    job = get_job(pk)
+    form = EnabledForm(request.POST)
+    form.is_valid()
+    enabled = form.cleaned_data["enabled"]
+    try:
+        services.set_enabled(job, actor=request.user, enabled=enabled)
+    except services.JobGone as error:
+        toast(request, str(error), "error")
+        return hx_redirect(request, reverse("jobs:list"))
+    job.refresh_from_db()
+    if not request.htmx:
+        return redirect(_back(request, job))
+    words = f"{job.name}: {'enabled' if job.enabled else 'paused'}"
+    context = {"job": job, "is_update": True}
+    response = render_page(request, "jobs/_switch.html", context)
+    response["HX-Trigger"] = _announce(words)
+    return response
+
+
+def _announce(words: str) -> str:
+    import json
+
+    # ASCII only: a header carries no other characters.
+    return json.dumps({"announce": words})
+
+
+def _back(request: Request, job: Job) -> str:
+    return reverse("jobs:list") if request.POST.get("from") == "list" else job_url(job)
+
+
+def job_url(job: Job) -> str:
+    return reverse("jobs:detail", args=[job.pk])
+
+
+@require_http_methods(["GET", "POST"])
+def job_delete(request: Request, pk: UUID) -> HttpResponse:
+    job = get_job(pk)
+    error = ""
+    if request.method == "POST":
+        try:
+            services.delete_job(job, actor=request.user)
+        except services.JobBusy as busy:
+            error = str(busy)
+        else:
+            toast(request, f"{job.name} was deleted.")
+            return hx_redirect(request, reverse("jobs:list"))
+    context = {"job": job, "error": error, "runs": job.runs.count()}
+    return render_page(
+        request, "jobs/delete.html", context, partial="jobs/_delete.html", status=422 if error else 200
+    )

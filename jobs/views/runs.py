@@ -1,0 +1,212 @@
+"""Pages of runs: the list over all jobs, and one run with its timeline, outputs and raw data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from jobs import lifecycle, queries, triggers
+from jobs.forms.filters import CursorForm, RunFilterForm
+from jobs.models import Run, RunEvent
+from jobs.views.files import may_be_inline, send_pieces
+from jobs.views.json_tree import json_tree
+from jobs.views.lines import Line, describe
+from jobs.views.panes import panes_of
+from jobs.views.timeline import head_context, waiting_for, window
+from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+
+TABS = ("timeline", "outputs", "raw")
+RAW_EVENTS = 200
+
+
+class RunPageForm(forms.Form):
+    """The parts of a run page's address; what makes no sense is left out."""
+
+    tab = forms.ChoiceField(required=False, choices=[(tab, tab) for tab in TABS])
+    event = forms.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+    before = forms.IntegerField(required=False, min_value=2, max_value=2**31 - 1)
+
+    @classmethod
+    def read(cls, request: Request) -> dict[str, Any]:
+        form = cls(request.GET)
+        form.is_valid()
+        return {name: form.cleaned_data.get(name) for name in form.fields}
+
+
+@require_GET
+def run_list(request: Request) -> HttpResponse:
+    form = RunFilterForm(request.GET)
+    chosen = form.to_filter()
+    runs = chosen.apply(queries.runs_for_list())
+    context = run_table(request, runs) | {
+        "form": form,
+        "is_filtered": chosen.is_set,
+        "show_job": True,
+        "active_section": "runs",
+    }
+    return render_page(request, "runs/list.html", context, partial="runs/_table.html")
+
+
+def run_table(request: Request, runs: Any) -> dict[str, Any]:
+    """A page of runs, and how many came since the page was loaded (for its refresh)."""
+    cursors = CursorForm(request.GET).cursors()
+    page = queries.run_page(runs, before=cursors["before"], after=cursors["after"])
+    top = cursors["top"]
+    for run in page.runs:
+        run.elapsed_ms = queries.run_duration_ms(run)  # type: ignore[attr-defined]
+    return {
+        "page": page,
+        "new_runs": queries.count_newer(runs, top) if top and not page.is_first else 0,
+        "top": top or (page.runs[0].pk if page.runs else ""),
+    }
+
+
+@require_GET
+def run_detail(request: Request, pk: UUID) -> HttpResponse:
+    run = get_object_or_404(Run.objects.select_related("job", "retry_of"), pk=pk)
+    asked = RunPageForm.read(request)
+    tab = asked["tab"] or "timeline"
+    context = head_context(run) | {"tab": tab, "active_section": "runs"}
+    context |= _TABS[tab](run, asked)
+    return render_page(request, "runs/detail.html", context)
+
+
+def _timeline_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
+    shown = window(run, before=asked["before"], selected=asked["event"] or 0)
+    return {
+        "window": shown,
+        "selected": asked["event"],
+        # Only the end of an unfinished run grows.
+        "is_live": not run.is_finished and not shown.is_past,
+        "waiting": waiting_for(run, queries.open_calls(run)) if not run.is_finished else None,
+    }
+
+
+def _outputs_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
+    artifacts = list(run.artifacts.all()[:1000])
+    for item in artifacts:
+        item.is_image = may_be_inline(item.media_type) and item.media_type.startswith("image/")  # type: ignore[attr-defined]
+        item.is_audio = may_be_inline(item.media_type) and item.media_type.startswith("audio/")  # type: ignore[attr-defined]
+    outputs = run.outputs if isinstance(run.outputs, dict) else {}
+    values = [(name, value, json_tree(value)) for name, value in outputs.items()]
+    return {"artifacts": artifacts, "values": values, "outputs_json": _pretty(outputs)}
+
+
+def _raw_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
+    events = run.events.order_by("seq")[:RAW_EVENTS]
+    return {
+        "run_json": _pretty(run_as_dict(run)),
+        "events_json": "\n".join(_line_of(event) for event in events),
+        "shown_events": min(RAW_EVENTS, run.last_seq),
+    }
+
+
+_TABS = {"timeline": _timeline_tab, "outputs": _outputs_tab, "raw": _raw_tab}
+
+
+@require_GET
+def run_event(request: Request, pk: UUID, seq: int) -> HttpResponse:
+    """The body of one line, fetched when somebody opens it."""
+    event = get_object_or_404(RunEvent, run_id=pk, seq=seq)
+    result = queries.results_of(pk, [event.span]).get(event.span) if _is_call(event) else None
+    line: Line = describe(event)
+    line.panes = panes_of(event, result)
+    run = get_object_or_404(Run.objects.only("pk"), pk=pk)
+    return render_page(request, "runs/_body.html", {"line": line, "run": run})
+
+
+def _is_call(event: RunEvent) -> bool:
+    return event.kind == "tool.call" and bool(event.span)
+
+
+@require_GET
+def run_raw(request: Request, pk: UUID) -> HttpResponseBase:
+    """The run and all its events as one JSON document."""
+    run = get_object_or_404(Run.objects.select_related("job"), pk=pk)
+
+    def pieces() -> Iterator[bytes]:
+        yield b'{"run": ' + _dump(run_as_dict(run)).encode() + b', "events": ['
+        comma = b"\n"
+        for event in run.events.order_by("seq").iterator(chunk_size=200):
+            yield comma + _line_of(event).encode("utf-8", "replace")
+            comma = b",\n"
+        yield b"\n]}\n"
+
+    name = f"{run.job.name} {run.number}.json"
+    return send_pieces(request, pieces, name=name, media_type="application/json")
+
+
+@require_POST
+def run_cancel(request: Request, pk: UUID) -> HttpResponse:
+    run = get_object_or_404(Run, pk=pk)
+    try:
+        lifecycle.request_cancel(run.pk)
+    except lifecycle.AlreadyFinished:
+        toast(request, "This run has already ended.", "info")
+    return hx_redirect(request, reverse("runs:detail", args=[pk]))
+
+
+@require_POST
+def run_retry(request: Request, pk: UUID) -> HttpResponse:
+    run = get_object_or_404(Run.objects.select_related("job"), pk=pk)
+    try:
+        new = triggers.retry_run(run, actor=request.user)
+    except triggers.TriggerError as error:
+        toast(request, str(error), "error")
+        return redirect("runs:detail", pk)
+    return hx_redirect(request, reverse("runs:detail", args=[new.pk]))
+
+
+def run_as_dict(run: Run) -> dict[str, Any]:
+    """As `umpteenth run show --json` prints it (design, section 6)."""
+    return {
+        "id": str(run.pk),
+        "job": run.job.name,
+        "number": run.number,
+        "status": run.status,
+        "trigger": run.trigger,
+        "mode": "script",
+        "error": run.error,
+        "summary": run.summary,
+        "outputs": run.outputs,
+        "input": run.input,
+        "queued_at": _iso(run.queued_at),
+        "started_at": _iso(run.started_at),
+        "finished_at": _iso(run.finished_at),
+        "duration_ms": queries.run_duration_ms(run) if run.finished_at else None,
+    }
+
+
+def _iso(moment: Any) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def _line_of(event: RunEvent) -> str:
+    return _dump(
+        {
+            "seq": event.seq,
+            "at": _iso(event.at),
+            "kind": event.kind,
+            "span": event.span,
+            "parent_span": event.parent_span,
+            "ms": event.ms,
+            "payload": event.payload,
+        }
+    )
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)

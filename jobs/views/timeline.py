@@ -1,0 +1,115 @@
+"""What the Timeline tab shows of a run: a window of its events as grouped lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from jobs import queries
+from jobs.models import Run, RunEvent
+from jobs.views.lines import Fold, Group, Line, describe, grouped, open_errors, origin_of
+
+
+@dataclass(frozen=True)
+class Window:
+    """Lines oldest first. `earlier` is the cursor of the events before; 0 at the beginning."""
+
+    groups: list[Group]
+    first: int
+    last: int
+    earlier: int
+    # Newer events exist that this window does not show.
+    is_past: bool
+
+
+def window(run: Run, *, before: int | None = None, selected: int = 0) -> Window:
+    """The newest events, those before a number, or those around a selected one."""
+    if before is None and selected and selected <= run.last_seq - queries.EVENTS_A_PAGE:
+        before = selected + queries.EVENTS_A_PAGE // 2
+    events = queries.events_before(run.pk, before)
+    if not events:
+        return Window([], 0, 0, 0, False)
+    first, last = events[0].seq, events[-1].seq
+    step = queries.step_before(run.pk, first)
+    fold = Fold(origin_of(run), step=step.seq if step else 0)
+    lines = fold.feed(_of_this_window(run, events))
+    _complete_later(run, lines)
+    if run.is_finished:
+        end_open_calls(lines)
+    open_errors(lines, selected=selected)
+    earlier_step = describe(step) if step else None
+    return Window(
+        grouped(lines, earlier_step), first, last, first if first > 1 else 0, last < run.last_seq
+    )
+
+
+def _of_this_window(run: Run, events: list[RunEvent]) -> list[RunEvent]:
+    """Without the results whose call stands on an earlier page: they complete that line."""
+    here = {event.span for event in events if event.kind == "tool.call"}
+    elsewhere = queries.calls_of(
+        run.pk,
+        (e.span for e in events if e.kind == "tool.result" and e.span not in here),
+    )
+    return [e for e in events if e.kind != "tool.result" or e.span not in elsewhere]
+
+
+def _complete_later(run: Run, lines: list[Line]) -> None:
+    """Calls of this window whose result came after it."""
+    from jobs.views.lines import complete
+
+    waiting = {line.event.span: line for line in lines if line.outcome == "running" and line.event}
+    for span, result in queries.results_of(run.pk, waiting).items():
+        complete(waiting[span], result)
+
+
+def end_open_calls(lines: list[Line]) -> None:
+    """In a finished run nothing runs any more."""
+    for line in lines:
+        if line.outcome == "running":
+            line.outcome = "lost"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a live run is doing right now; `elapsed` in milliseconds counts on in the page."""
+
+    text: str
+    elapsed: float
+    server: str = ""
+    tool: str = ""
+    others: int = 0
+
+
+def waiting_for(run: Run, open_calls: list[RunEvent], now: datetime | None = None) -> Waiting | None:
+    now = now or timezone.now()
+    if run.is_finished:
+        return None
+    if run.cancel_requested_at:
+        return Waiting("Cancelling", _ms(run.cancel_requested_at, now))
+    if open_calls:
+        call = open_calls[0]
+        server, tool = (str(call.payload.get(key) or "") for key in ("server", "tool"))
+        return Waiting("Calling", _ms(call.at, now), server, tool, len(open_calls) - 1)
+    if run.status == Run.Status.QUEUED:
+        return Waiting("Waiting for a worker", _ms(run.queued_at, now))
+    since = run.started_at or run.queued_at
+    if run.status == Run.Status.PROVISIONING:
+        return Waiting("Connecting servers and preparing the sandbox", _ms(since, now))
+    return Waiting("The script is running", _ms(since, now))
+
+
+def _ms(since: datetime, now: datetime) -> float:
+    return max(0.0, (now - since).total_seconds() * 1000)
+
+
+def head_context(run: Run) -> dict[str, Any]:
+    """Status, times and figures: the part above the tabs that changes while a run lives."""
+    return {
+        "run": run,
+        "figures": queries.figures(run),
+        "duration_ms": queries.run_duration_ms(run),
+        "waited_ms": _ms(run.queued_at, run.started_at) if run.started_at else None,
+    }
