@@ -33,7 +33,6 @@ from servers.status import AUTH_IN_USE
 
 # How an empty argument is written, since an empty row means "no argument".
 EMPTY_ARGUMENT = '""'
-BLANK_ROWS = 3  # for browsers without script
 GROUPS = {"headers": "header", "env": "env"}
 
 
@@ -183,7 +182,8 @@ class ServerForm(forms.Form):
         return any(row.name_error or row.value_error for row in rows)
 
     def padded(self, rows: list[Row]) -> list[Row]:
-        return [*rows, *(Row() for _ in range(BLANK_ROWS if not self.is_bound else 1))]
+        """With a blank row at the end to be filled."""
+        return [*rows, Row()]
 
     @property
     def args_rows(self) -> list[Row]:

@@ -9,9 +9,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from secrets_vault.errors import SecretError
-from secrets_vault.services import options_for
 from servers import checks, services
-from servers.forms import Difference, ServerForm, differences, refresh_kept_rows
+from servers.forms import Difference, Row, ServerForm, differences, refresh_kept_rows
 from servers.models import Server
 from servers.private import Private
 from servers.views.common import get_server_to_manage, require_manager
@@ -100,7 +99,7 @@ def _page(
         "unreadable": unreadable,
         "outdated": outdated,
         "differences": found or [],
-        "secret_options": options_for(request.user),
+        "blank_row": Row(),
     }
     return render_page(
         request, "servers/form.html", context, partial="servers/form_part.html", status=status

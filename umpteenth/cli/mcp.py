@@ -96,7 +96,7 @@ def list_command(as_json: bool) -> None:
         return
     columns = ("name", "transport", "endpoint", "auth", "tools", "enabled", "state")
     table(
-        ([_word(row[column]) for column in columns] for row in rows),
+        ([_cut(_word(row[column])) for column in columns] for row in rows),
         [column.capitalize() for column in columns],
     )
 
@@ -412,6 +412,11 @@ def _call(
         "error": result.error or None,
         "duration_ms": round(result.duration_ms, 1),
     }
+
+
+def _cut(text: str, limit: int = 60) -> str:
+    """Cut in the middle: both ends of an address matter."""
+    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3) + 1 :]}"
 
 
 def _word(value: Any) -> str:
