@@ -8,7 +8,6 @@ from django import forms
 
 from secrets_vault.errors import BadSecret
 from secrets_vault.models import Secret
-from secrets_vault.references import NAME_PATTERN
 from secrets_vault.services import SecretData
 from secrets_vault.validation import (
     MAX_DESCRIPTION,
@@ -42,9 +41,10 @@ def _name() -> forms.CharField:
         "autocomplete": "off",
         "autocapitalize": "none",
         "spellcheck": "false",
-        "pattern": NAME_PATTERN,
+        # As in NAME_PATTERN; browsers want the hyphen escaped.
+        "pattern": r"[A-Za-z0-9_.\-]{1,100}",
         "title": "Letters, digits, _ . or -",
-        "class": "mono",
+        "class": "font-monospace",
         "placeholder": "GITHUB_TOKEN",
     }
     return forms.CharField(
@@ -60,7 +60,7 @@ def _value(**kwargs: Any) -> forms.CharField:
         "autocomplete": "off",
         "autocapitalize": "none",
         "spellcheck": "false",
-        "class": "mono",
+        "class": "font-monospace",
         # Password managers offer to store or fill what looks like a credential.
         "data-1p-ignore": "",
         "data-lpignore": "true",

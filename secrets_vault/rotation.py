@@ -164,7 +164,8 @@ def _reencrypt(ring: KeyRing, rotation: Rotation, progress: Progress) -> None:
             changed += count
         rotation.changed += changed
         if changed:
-            name = column.model._meta.verbose_name_plural
+            meta = column.model._meta
+            name = meta.verbose_name if changed == 1 else meta.verbose_name_plural
             progress(f"{changed} {name} encrypted again.")
     rotation.unreadable = sorted(unreadable.values())
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import PROTECT, Q
+from django.db.models import PROTECT, ManyToOneRel, Q
 from django.utils import timezone
 
 from secrets_vault.crypto import CryptoError, DecryptionFailed, UnknownKey
@@ -216,10 +216,12 @@ def delete_secret(secret: Secret, *, actor: User | None) -> None:
 
 def is_held(secret: Secret) -> bool:
     """Whether rows of other rooms point at it in a way that forbids deleting it."""
+    # Hidden ones too: whoever points here need not have a name for the way back.
+    relations = Secret._meta.get_fields(include_hidden=True)
     return any(
         relation.related_model._default_manager.filter(**{relation.field.name: secret}).exists()
-        for relation in Secret._meta.related_objects
-        if relation.on_delete is PROTECT and not isinstance(relation.related_model, str)
+        for relation in relations
+        if isinstance(relation, ManyToOneRel) and relation.on_delete is PROTECT
     )
 
 
