@@ -18,6 +18,7 @@ from typing import Any
 from kombu.transport import filesystem
 
 logger = logging.getLogger(__name__)
+ROUND = 0.25  # seconds
 
 
 class Channel(filesystem.Channel):
@@ -55,3 +56,7 @@ class Channel(filesystem.Channel):
 
 class Transport(filesystem.Transport):
     Channel = Channel
+
+    def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> Any:
+        """In short rounds: between them the worker notices that it is told to stop."""
+        return super().drain_events(connection, timeout=min(timeout or ROUND, ROUND), **kwargs)
