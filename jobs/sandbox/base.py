@@ -1,6 +1,7 @@
 """What a sandbox is to its users: a specification, a process, a reason why not.
 
-Adapters make it real (`bubblewrap`; an engine comes later). Nothing here imports Django.
+Adapters make it real (`bubblewrap`; an engine comes later). This package needs the standard
+library only; options of the installation are read where the adapter is made.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Protocol
-
-from umpteenth.core.config import get_options
 
 Party = Literal["agent", "mcp"]
 # The users inside: a run's own processes, and stdio servers.
@@ -132,6 +131,7 @@ _lock = threading.Lock()
 def _make_adapter() -> Adapter:
     from jobs.sandbox.bubblewrap import Bubblewrap
     from jobs.sandbox.places import Places
+    from umpteenth.core.config import get_options
 
     return Bubblewrap(Places.from_options(get_options()))
 

@@ -1,0 +1,100 @@
+"""Starts sandboxes as the tests ask, in a process of its own, as whatever user runs it.
+
+Standard library and `jobs.sandbox` only, so that a plain user can run it from a copy.
+
+    sandbox_trial.py run DATA_DIR   a JSON request on standard input, the results on standard output
+    sandbox_trial.py storm MARKER   start sandboxes without end until killed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from jobs.sandbox.base import Bind, SandboxProcess, SandboxSpec
+from jobs.sandbox.bubblewrap import Bubblewrap
+from jobs.sandbox.places import Places, find_uv
+
+
+def make_spec(request: dict[str, Any]) -> SandboxSpec:
+    return SandboxSpec(
+        party=request.get("party", "agent"),
+        network=request.get("network", False),
+        env=request.get("env", {}),
+        workspace=Path(request["workspace"]) if "workspace" in request else None,
+        binds=tuple(Bind(Path(host), inside) for host, inside in request.get("binds", [])),
+    )
+
+
+async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
+    places = Places(
+        data_dir,
+        readonly=tuple(Path(path) for path in request.get("readonly", [])),
+        hidden=(data_dir,),
+        uv=find_uv(),
+    )
+    adapter = Bubblewrap(places)
+    if problem := adapter.problem():
+        return {"problem": problem}
+    others = [
+        await adapter.start(other["argv"], make_spec(other)) for other in request.get("others", [])
+    ]
+    try:
+        for other in others:
+            await other.stdout.readline()  # it is up
+        process = await adapter.start(request["argv"], make_spec(request))
+        return await finish(process, request)
+    finally:
+        for other in others:
+            await other.kill()
+
+
+async def finish(process: SandboxProcess, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        process.stdin.write(request.get("stdin", "").encode())
+        process.stdin.close()
+        if request.get("kill_after_line"):
+            first = (await process.stdout.readline()).decode()
+            await process.kill()
+            return {"code": await process.wait(), "out": first, "err": ""}
+        out, err, code = await asyncio.gather(
+            process.stdout.read(), process.stderr.read(), process.wait()
+        )
+        return {
+            "code": code,
+            "out": out.decode(errors="replace"),
+            "err": err.decode(errors="replace"),
+        }
+    finally:
+        await process.kill()
+
+
+async def storm(marker: str) -> None:
+    """Commands that leave their session and ignore signals, three at a time."""
+    adapter = Bubblewrap(Places(Path("/nonexistent")))
+    script = "trap '' TERM HUP INT; setsid sleep $0 & sleep $0 & echo up; wait"
+    spec = SandboxSpec(party="agent", network=False)
+    print("ready", flush=True)
+
+    async def one() -> None:
+        while True:
+            process = await adapter.start(["bash", "-c", script, marker], spec)
+            await process.stdout.readline()
+            await process.kill()
+
+    await asyncio.gather(one(), one(), one())
+
+
+def main() -> None:
+    if sys.argv[1] == "storm":
+        asyncio.run(storm(sys.argv[2]))
+    else:
+        result = asyncio.run(run(Path(sys.argv[2]), json.load(sys.stdin)))
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

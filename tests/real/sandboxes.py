@@ -1,0 +1,120 @@
+"""Users to try sandboxes as, and eyes for what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.sandbox.places import system_python
+
+PROJECT = Path(__file__).parents[2]
+# An id that no user has: a plain user with nothing of his own.
+PLAIN_ID = 33_333
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who runs a worker: how to start Python as him, from which code."""
+
+    name: str
+    prefix: tuple[str, ...]
+    python: str
+    code: Path
+    data_dir: Path
+
+    def trial(self, *arguments: str) -> list[str]:
+        return [
+            *self.prefix,
+            self.python,
+            str(self.code / "tests/real/sandbox_trial.py"),
+            *arguments,
+        ]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.code), "PYTHONWARNINGS": "error"}
+
+    def run(self, argv: list[str], **request: Any) -> dict[str, Any]:
+        """Run a command in a sandbox; `{code, out, err}`."""
+        done = subprocess.run(
+            self.trial("run", str(self.data_dir)),
+            input=json.dumps({"argv": argv, **request}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=self.environment,
+            cwd="/",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        result: dict[str, Any] = json.loads(done.stdout)
+        assert "problem" not in result, result
+        return result
+
+
+@contextmanager
+def user_who(name: str) -> Iterator[User]:
+    """`own`: whoever runs the tests. `plain`: without any privilege, from a copy of the code."""
+    public = Path(tempfile.mkdtemp(prefix="ump-plain-"))
+    try:
+        data_dir = public / "data"
+        data_dir.mkdir(mode=0o700)
+        (data_dir / "secret").write_text("the-key-of-everything")
+        if name == "own" or os.geteuid() != 0:
+            yield User(name, (), sys.executable, PROJECT, data_dir)
+            return
+        code = _copy_code(public)
+        os.chown(data_dir, PLAIN_ID, PLAIN_ID)
+        os.chown(data_dir / "secret", PLAIN_ID, PLAIN_ID)
+        user = str(PLAIN_ID)
+        drop = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--inh-caps=-all")
+        yield User(name, drop, system_python(), code, data_dir)
+    finally:
+        shutil.rmtree(public)
+
+
+def _copy_code(public: Path) -> Path:
+    code = public / "code"
+    ignored = shutil.ignore_patterns("__pycache__")
+    for package in ("jobs/sandbox", "jobs/ump"):
+        shutil.copytree(PROJECT / package, code / package, ignore=ignored)
+    (code / "tests/real").mkdir(parents=True)
+    shutil.copy(PROJECT / "tests/real/sandbox_trial.py", code / "tests/real")
+    (code / "jobs/__init__.py").touch()
+    subprocess.run(["chmod", "-R", "a+rX", str(public)], check=True)
+    return code
+
+
+def processes_with(marker: str) -> list[str]:
+    """Command lines that hold the marker. Zombies have none, and are only waiting for PID 1."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+            except OSError:
+                continue
+            if marker in line:
+                found.append(line)
+    return found
+
+
+def wait_until_gone(marker: str, seconds: float = 5.0) -> list[str]:
+    """What is left after at most that time."""
+    deadline = time.monotonic() + seconds
+    while (left := processes_with(marker)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left

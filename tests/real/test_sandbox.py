@@ -1,0 +1,278 @@
+"""What a sandbox lets through, tried from inside (P3, P6-P8, P20; C06, C09, C14, C15, C24).
+
+Each trial runs as the user who runs the tests and, where that is root, as a plain user too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from jobs.broker.server import INSIDE_SOCKET, Broker, new_token
+from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
+from jobs.sandbox.bubblewrap import Bubblewrap
+from jobs.sandbox.places import Places, find_uv
+from jobs.sandbox.runtime import socket_path
+from tests.fakes.run_handler import FakeRun
+from tests.real.sandboxes import User, processes_with, user_who
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(params=["own", "plain"])
+def user(request: pytest.FixtureRequest) -> Iterator[User]:
+    with user_who(request.param) as user:
+        yield user
+
+
+def test_a_command_runs_as_the_party_without_any_privilege(user: User) -> None:
+    result = user.run(
+        ["bash", "-c", "id -un; id -u; grep -E '^(Cap|NoNewPrivs)' /proc/self/status"]
+    )
+    name, number, *status = result["out"].split("\n")
+    assert (name, number) == ("agent", "1000")
+    held = dict(line.split(":\t") for line in status if line)
+    assert held.pop("NoNewPrivs") == "1"
+    assert set(held.values()) == {"0" * 16}
+
+
+def test_a_server_is_another_user(user: User) -> None:
+    """P7."""
+    assert user.run(["id", "-un"], party="mcp")["out"] == "mcp\n"
+
+
+def test_the_data_directory_is_not_there(user: User) -> None:
+    """P3: neither by its own path nor through a shown directory that holds it."""
+    secret = str(user.data_dir / "secret")
+    assert user.run(["cat", secret])["code"] == 1
+    shown = user.run(["cat", secret], readonly=[str(user.data_dir.parent)])
+    assert (shown["code"], shown["out"]) == (1, "")
+
+
+def test_a_shown_path_can_be_read_but_not_written(user: User) -> None:
+    shown = user.data_dir.parent / "shown" / "deep"
+    shown.mkdir(parents=True)
+    (shown / "file").write_text("seen")
+    subprocess.run(["chmod", "-R", "a+rX", str(shown.parent)], check=True)
+    result = user.run(
+        ["bash", "-c", f"cat {shown}/file; echo x > {shown}/file"], readonly=[str(shown)]
+    )
+    assert (result["code"], result["out"]) == (1, "seen")
+
+
+def test_shadow_cannot_be_read(user: User) -> None:
+    assert user.run(["cat", "/etc/shadow"])["code"] == 1
+
+
+@pytest.mark.parametrize("place", ["/x", "/usr/x", "/etc/x", "/ump/x", "/ump/bin/x", "/run/x"])
+def test_nothing_outside_of_its_places_can_be_written(user: User, place: str) -> None:
+    assert user.run(["touch", place])["code"] == 1
+
+
+def test_its_own_places_can_be_written(user: User) -> None:
+    script = """
+        for place in /workspace /tmp /var/tmp /dev/shm "$HOME"; do echo a > $place/f || exit 1; done
+        echo out > /dev/stdout; echo err > /dev/stderr
+        python3 -c 'import multiprocessing as m; m.Lock()'
+    """
+    assert user.run(["bash", "-c", script]) == {"code": 0, "out": "out\n", "err": "err\n"}
+
+
+def test_another_party_is_out_of_sight(user: User) -> None:
+    """P7, P26: neither its environment nor its arguments nor its processes."""
+    other = {
+        "party": "mcp",
+        "env": {"BRAVE_API_KEY": "key-of-the-server"},
+        "argv": ["bash", "-c", "echo up; read", "argument-of-the-server"],
+    }
+    script = "cat /proc/*/environ /proc/*/cmdline /proc/*/maps; ls /proc | grep -c '^[0-9]'"
+    result = user.run(["bash", "-c", script], others=[other])
+    assert "key-of-the-server" not in result["out"]
+    assert "argument-of-the-server" not in result["out"]
+    assert int(result["out"].split()[-1]) <= 5
+
+
+def test_the_workers_environment_does_not_come_along(user: User) -> None:
+    """C14."""
+    names = user.run(["python3", "-c", "import os; print(*os.environ)"])["out"].split()
+    assert "PYTHONPATH" not in names
+    assert "PYTHONWARNINGS" not in names
+    assert "HOME" in names
+
+
+def test_the_hosts_loopback_is_reached_only_with_a_network(user: User) -> None:
+    """P22."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached"]
+        assert user.run(connect, network=True)["out"] == "reached\n"
+        assert user.run(connect)["out"] == ""
+
+
+def test_no_secret_is_in_any_argument_list(user: User) -> None:
+    secret = f"secret-{uuid4().hex}"
+    seen: list[str] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            seen.extend(processes_with(secret))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result = user.run(["bash", "-c", "sleep 0.3; echo ${#TOKEN}"], env={"TOKEN": secret})
+    finally:
+        ended.set()
+        watcher.join()
+    assert result["out"].strip() == str(len(secret))
+    assert seen == []
+
+
+def test_a_command_that_does_not_exist_is_named(user: User) -> None:
+    result = user.run(["no-such-command", "--flag"])
+    assert result["code"] == 127
+    assert result["err"].startswith("command not found: no-such-command")
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("kill -9 $$", 137),
+        ("kill $$", 143),
+        ("trap '' 15; kill 0", 0),
+    ],
+)
+def test_the_exit_code_is_the_commands_own(user: User, script: str, code: int) -> None:
+    assert user.run(["bash", "-c", script])["code"] == code
+
+
+def test_what_a_command_leaves_behind_ends_with_it(user: User) -> None:
+    """P8, C09."""
+    marker = f"9{uuid4().int % 10**12}"
+    script = f"trap '' TERM HUP; setsid sleep {marker} & nohup sleep {marker} & exit 3"
+    assert user.run(["bash", "-c", script])["code"] == 3
+    assert processes_with(marker) == []
+
+
+def test_killing_ends_everything_however_it_resists(user: User) -> None:
+    """C24."""
+    marker = f"9{uuid4().int % 10**12}"
+    script = (
+        f"trap '' TERM HUP INT; setsid sleep {marker} & echo up; while :; do sleep {marker}; done"
+    )
+    result = user.run(["bash", "-c", script], kill_after_line=True)
+    assert (result["code"], result["out"]) == (137, "up\n")
+    assert processes_with(marker) == []
+
+
+def test_long_lines_and_much_output_pass(user: User) -> None:
+    """C15."""
+    result = user.run(["bash", "-c", "head -c 5000000 /dev/zero | tr '\\0' x; cat"], stdin="end")
+    assert len(result["out"]) == 5_000_003
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Bubblewrap:
+    return Bubblewrap(Places(tmp_path))
+
+
+async def test_ump_reaches_its_broker_without_a_network(adapter: Bubblewrap) -> None:
+    """P4, P74."""
+    run = FakeRun()
+    path = socket_path()
+    async with Broker(run, new_token(), path, owner=USER_IDS["agent"]) as broker:
+        spec = SandboxSpec(
+            party="agent",
+            network=False,
+            binds=(Bind(path, INSIDE_SOCKET, writable=True),),
+            env=broker.environment(),
+        )
+        script = "ump step One; ump mcp call demo echo '{\"a\": 1}' && ump mcp call demo broken"
+        process = await adapter.start(["bash", "-c", script], spec)
+        out, code = await asyncio.gather(process.stdout.read(), process.wait())
+        await process.kill()
+    assert (json.loads(out), code) == ({"a": 1}, 1)
+    assert run.calls[0] == ("step", "One")
+
+
+async def test_uv_is_on_the_path(tmp_path: Path) -> None:
+    """P20."""
+    adapter = Bubblewrap(Places(tmp_path, uv=find_uv()))
+    process = await adapter.start(["uvx", "--version"], SandboxSpec(party="mcp", network=False))
+    out, code = await asyncio.gather(process.stdout.read(), process.wait())
+    await process.kill()
+    assert (out.startswith(b"uvx "), code) == (True, 0)
+
+
+async def test_a_cancelled_task_can_still_end_its_sandbox(adapter: Bubblewrap) -> None:
+    """C24: the way through a cancellation must not lack the kill."""
+    marker = f"9{uuid4().int % 10**12}"
+    up = asyncio.Event()
+
+    async def work() -> None:
+        spec = SandboxSpec(party="agent", network=False)
+        process = await adapter.start(["bash", "-c", f"echo up; sleep {marker}"], spec)
+        try:
+            await process.stdout.readline()
+            up.set()
+            await process.wait()
+        finally:
+            await process.kill()
+
+    task = asyncio.create_task(work())
+    await up.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert processes_with(marker) == []
+
+
+async def test_what_was_written_before_a_kill_can_be_read_after_it(adapter: Bubblewrap) -> None:
+    spec = SandboxSpec(party="agent", network=False)
+    process = await adapter.start(["bash", "-c", "echo first; echo last; sleep 999"], spec)
+    assert await process.stdout.readline() == b"first\n"
+    await process.kill()
+    assert await process.stdout.read() == b"last\n"
+
+
+def test_several_threads_with_loops_of_their_own_share_the_launcher(adapter: Bubblewrap) -> None:
+    failures: list[object] = []
+
+    async def many(number: int) -> None:
+        spec = SandboxSpec(party="agent", network=False)
+        for turn in range(8):
+            process = await adapter.start(["bash", "-c", f"echo {number}-{turn}"], spec)
+            out, code = await asyncio.gather(process.stdout.read(), process.wait())
+            await process.kill()
+            if (out.decode(), code) != (f"{number}-{turn}\n", 0):
+                failures.append((number, turn, out, code))
+
+    threads = [threading.Thread(target=asyncio.run, args=(many(n),)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+
+
+async def test_no_descriptor_is_lost(adapter: Bubblewrap) -> None:
+    spec = SandboxSpec(party="agent", network=False)
+    counts = []
+    for _ in range(6):
+        process = await adapter.start(["cat"], spec)
+        await process.kill()
+        await asyncio.sleep(0)
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[1] == counts[-1]

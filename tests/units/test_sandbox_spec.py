@@ -1,0 +1,327 @@
+"""What a sandbox is told, and how it is said when there can be none (P6, P7, P20, P23)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.sandbox import base, bubblewrap, mounts, probe, spawner
+from jobs.sandbox.base import Bind, SandboxError, SandboxSpec, SandboxUnavailable
+from jobs.sandbox.bubblewrap import Bubblewrap
+from jobs.sandbox.files import remove_tree, server_home
+from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable
+from jobs.sandbox.places import Places, visible_certificates
+from jobs.sandbox.programs import find_programs
+from servers.mcp.types import ServerUnavailable
+from umpteenth.core.config import load_options
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+def spec(**changes: object) -> SandboxSpec:
+    return SandboxSpec(**{"party": "agent", "network": False, **changes})  # type: ignore[arg-type]
+
+
+def pairs(options: list[str], name: str) -> list[tuple[str, str]]:
+    """The two values behind each option of this name."""
+    return [(options[at + 1], options[at + 2]) for at, item in enumerate(options) if item == name]
+
+
+def variables(options: list[str]) -> dict[str, str]:
+    return dict(pairs(options, "--setenv"))
+
+
+def build(wanted: SandboxSpec, places: Places, *, privileged: bool = True) -> list[str]:
+    return mounts.build_options(wanted, places, privileged=privileged)
+
+
+def test_no_network_is_a_namespace_without_one(data_dir: Path) -> None:
+    places = Places(data_dir)
+    assert "--unshare-net" in build(spec(), places)
+    assert "--unshare-net" not in build(spec(network=True), places)
+
+
+def test_package_managers_are_told_that_there_is_no_network(data_dir: Path) -> None:
+    """P23: to fail in half a second, not in 70."""
+    offline = variables(build(spec(), Places(data_dir)))
+    assert (offline["npm_config_offline"], offline["UV_OFFLINE"]) == ("true", "1")
+    online = variables(build(spec(network=True), Places(data_dir)))
+    assert "npm_config_offline" not in online
+
+
+def test_the_environment_is_made_from_nothing(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C14: what the worker knows never reaches a sandbox."""
+    monkeypatch.setenv("UMPTEENTH_DATABASE__URL", "postgresql://secret")
+    options = build(spec(env={"TOKEN": "t", "PATH": "/mine"}), Places(data_dir))
+    assert "--clearenv" in options
+    found = variables(options)
+    assert found["TOKEN"] == "t"
+    assert found["PATH"] == "/mine"
+    assert not any("UMPTEENTH" in name for name in found)
+
+
+def test_root_makes_no_user_namespace_and_keeps_what_dropping_needs(data_dir: Path) -> None:
+    options = build(spec(), Places(data_dir), privileged=True)
+    assert "--unshare-user" not in options
+    assert [options[at + 1] for at, item in enumerate(options) if item == "--cap-add"] == [
+        "CAP_SETUID",
+        "CAP_SETGID",
+        "CAP_SETPCAP",
+    ]
+    command = bubblewrap.command_line(["true"], spec(party="mcp"), privileged=True)
+    assert command[command.index("--reuid") + 1] == "1001"
+    assert "--bounding-set=-all" in command
+
+
+def test_a_plain_user_gets_a_user_namespace_without_capabilities(data_dir: Path) -> None:
+    options = build(spec(), Places(data_dir), privileged=False)
+    assert options[options.index("--uid") + 1] == "1000"
+    assert "--cap-add" not in options
+    assert "setpriv" not in bubblewrap.command_line(["true"], spec(), privileged=False)
+
+
+def test_no_variable_is_in_the_command_line() -> None:
+    """Arguments can be read in /proc by every process of the machine."""
+    secret = spec(env={"TOKEN": "hush-hush"})
+    assert "hush-hush" not in " ".join(bubblewrap.command_line(["x"], secret, privileged=True))
+    assert "hush-hush" not in repr(secret)
+
+
+def test_parents_of_a_place_are_made_for_everybody_first(data_dir: Path, tmp_path: Path) -> None:
+    """bwrap alone would make them 0700 and root's."""
+    shown = tmp_path / "a" / "b"
+    shown.mkdir(parents=True)
+    options = build(spec(), Places(data_dir, readonly=(shown,)))
+    at = options.index(str(shown.parent))
+    assert options[at - 3 : at] == ["--perms", "0755", "--dir"]
+    assert at < options.index(str(shown))
+
+
+def test_the_data_directory_is_covered_where_a_shown_path_holds_it(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yml"
+    config.touch()
+    places = Places(data_dir, readonly=(tmp_path,), hidden=(data_dir, config))
+    options = build(spec(), places)
+    shown = options.index(str(tmp_path))
+    covered = len(options) - 1 - options[::-1].index(str(data_dir))
+    assert options[covered - 1] == "--tmpfs"
+    assert covered > shown
+    assert ("/dev/null", str(config)) in pairs(options, "--ro-bind")
+
+
+def test_a_workspace_below_the_data_directory_stays_visible(data_dir: Path) -> None:
+    workspace = data_dir / "runs" / "1" / "workspace"
+    workspace.mkdir(parents=True)
+    options = build(spec(workspace=workspace), Places(data_dir, hidden=(data_dir,)))
+    assert pairs(options, "--bind") == [(str(workspace), "/workspace")]
+    assert str(data_dir) not in options
+
+
+def test_only_the_run_itself_gets_ump(data_dir: Path) -> None:
+    def inside(wanted: SandboxSpec) -> list[str]:
+        return [place for _, place in pairs(build(wanted, Places(data_dir)), "--ro-bind")]
+
+    assert "/ump/bin/ump" in inside(spec())
+    assert "/ump/bin/ump" not in inside(spec(party="mcp"))
+
+
+def test_uv_and_uvx_are_on_the_path(data_dir: Path, tmp_path: Path) -> None:
+    """P20."""
+    for name in ("uv", "uvx"):
+        (tmp_path / name).touch()
+    options = build(spec(party="mcp"), Places(data_dir, uv=tmp_path / "uv"))
+    assert (str(tmp_path / "uvx"), "/ump/bin/uvx") in pairs(options, "--ro-bind")
+    assert variables(options)["PATH"].startswith("/ump/bin:")
+
+
+def test_binds_are_writable_only_where_said(data_dir: Path, tmp_path: Path) -> None:
+    binds = (Bind(tmp_path, "/ump/outputs", writable=True), Bind(tmp_path, "/ump/input.json"))
+    options = build(spec(binds=binds), Places(data_dir))
+    assert (str(tmp_path), "/ump/outputs") in pairs(options, "--bind")
+    assert (str(tmp_path), "/ump/input.json") in pairs(options, "--ro-bind")
+
+
+def test_certificates_are_passed_on_where_a_sandbox_sees_them() -> None:
+    environ = {
+        "SSL_CERT_FILE": "/etc/ssl/ca.crt",
+        "NODE_EXTRA_CA_CERTS": "/home/me/ca.crt",
+        "SECRET": "/etc/x",
+    }
+    assert visible_certificates(environ) == {"SSL_CERT_FILE": "/etc/ssl/ca.crt"}
+
+
+def test_read_only_paths_are_the_operators(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/usr/share")
+    options = load_options(
+        {
+            "UMPTEENTH_DATA_DIR": str(tmp_path),
+            "UMPTEENTH_SANDBOX__READONLY_PATHS": f"{link},/nowhere",
+        }
+    )
+    assert Places.from_options(options).readonly == (link, Path("/usr/share"))
+
+
+def test_files_of_ours_that_options_name_are_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UMPTEENTH_DATABASE__URL_FILE", "/etc/ump/database-url")
+    hidden = Places.from_options(load_options({"UMPTEENTH_DATA_DIR": str(tmp_path)})).hidden
+    assert tmp_path in hidden
+    assert Path("/etc/ump/database-url") in hidden
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "fault"),
+    [
+        ([], {}, "empty"),
+        ([""], {}, "empty"),
+        (["a\0b"], {}, "NUL"),
+        (["x" * 200_000], {}, "longer than 128 KiB"),
+        (["x"], {"A": "b\0c"}, "variable A holds a NUL"),
+        (["x"], {"A=B": "c"}, "cannot be the name"),
+        (["x"], {"": "c"}, "cannot be the name"),
+        (["x"], {"A": "x" * 131_072}, "variable A is longer"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_in_words(
+    argv: list[str], env: dict[str, str], fault: str
+) -> None:
+    with pytest.raises(SandboxError, match=fault):
+        bubblewrap.check(argv, spec(env=env))
+
+
+def test_options_survive_the_way_through_the_descriptor() -> None:
+    descriptor = bubblewrap.pack(["--setenv", "A", "ünï\n\udcff"])
+    try:
+        assert os.read(descriptor, 100) == b"--setenv\0A\0\xc3\xbcn\xc3\xaf\n\xff\0"
+    finally:
+        os.close(descriptor)
+
+
+def test_a_refusal_in_a_container_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "in_container", lambda: True)
+    said = probe.explain("bwrap: Can't mount proc on /newroot/proc: Operation not permitted")
+    assert "security_opt: [seccomp=unconfined, systempaths=unconfined]" in said
+    assert "mount proc" in said
+
+
+def test_a_refusal_to_a_plain_user_names_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "in_container", lambda: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(probe, "_remedy", lambda: "sysctl kernel.unprivileged_userns_clone=1")
+    said = probe.explain("making namespaces: Operation not permitted")
+    assert "sysctl kernel.unprivileged_userns_clone=1" in said
+
+
+def test_another_refusal_is_given_in_the_programs_own_words() -> None:
+    assert (
+        probe.explain("a\nbwrap: it is odd\n") == "Sandboxes cannot start here: bwrap: it is odd."
+    )
+    assert "no reason was given" in probe.explain("")
+
+
+class BrokenLauncher(LauncherClient):
+    """A launcher that cannot start, and counts how often it was asked."""
+
+    asked = 0
+
+    def ensure(self) -> bool:
+        self.asked += 1
+        raise LauncherUnusable("making namespaces: Operation not permitted")
+
+
+@pytest.fixture
+def broken(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Bubblewrap:
+    monkeypatch.setattr(probe, "in_container", lambda: True)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    return Bubblewrap(Places(data_dir), BrokenLauncher())
+
+
+async def test_without_a_sandbox_nothing_starts_and_the_remedy_is_said(broken: Bubblewrap) -> None:
+    with pytest.raises(SandboxUnavailable, match="systempaths=unconfined"):
+        await broken.start(["true"], spec())
+
+
+def test_a_problem_is_looked_at_again_after_a_while(
+    broken: Bubblewrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = broken._launcher
+    assert isinstance(launcher, BrokenLauncher)
+    assert broken.problem() == broken.problem() != ""
+    assert launcher.asked == 1
+    later = time.monotonic() + bubblewrap.PROBLEM_KEPT + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    broken.problem()
+    assert launcher.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"), [("bwrap", "apt install bubblewrap"), ("setpriv", "util-linux")]
+)
+def test_a_missing_program_is_named(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, missing: str, said: str
+) -> None:
+    monkeypatch.setattr(
+        shutil, "which", lambda name: None if name == missing else f"/usr/bin/{name}"
+    )
+    assert said in Bubblewrap(Places(data_dir), BrokenLauncher()).problem()
+
+
+async def test_a_server_without_a_sandbox_is_unavailable_with_the_remedy(
+    broken: Bubblewrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "adapter", lambda: broken)
+    with pytest.raises(ServerUnavailable, match="systempaths=unconfined"):
+        await spawner.make_spawner(True, "")(["true"], {})
+
+
+def test_the_home_of_a_server_persists_and_stays_in_its_place(tmp_path: Path) -> None:
+    home = server_home(tmp_path / "homes", "../../etc/passwd")
+    (home / "cache").touch()
+    assert home.parent == tmp_path / "homes"
+    assert server_home(tmp_path / "homes", "../../etc/passwd") == home
+    assert (home / "cache").exists()
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_tree_is_removed_however_deep_and_links_are_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.touch()
+    top = tmp_path / "tree"
+    top.mkdir()
+    (top / "link").symlink_to(kept)
+    (top / "out").symlink_to(tmp_path)
+    start = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(top)
+        for _ in range(1500):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.fchdir(start)
+        os.close(start)
+    remove_tree(top)
+    remove_tree(top)
+    assert not top.exists()
+    assert kept.exists()
+
+
+def test_programs_are_found_without_starting_any() -> None:
+    found = {program.name: program.path for program in find_programs()}
+    assert found["uv"].endswith("/uv")
+    assert found["bash"].endswith("/bash")
+    assert list(found)[-2:] == ["uv", "uvx"]
