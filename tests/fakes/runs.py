@@ -1,0 +1,168 @@
+"""Jobs, runs and what stands in for the parts of a run that need a machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+from django.utils import timezone
+
+from jobs import timeline, triggers
+from jobs.models import Job, Run, RunEvent
+from jobs.sandbox.base import SandboxProcess, SandboxSpec
+from servers.mcp.types import CallResult, ConnectionSettings, ServerError, Tool, ToolList
+from umpteenth.core.masking import Masker
+
+BASH = "#!/usr/bin/env bash\n"
+
+
+def make_job(name: str = "digest", script: str = "true\n", **fields: Any) -> Job:
+    job: Job = Job.objects.create(name=name, script=BASH + script, **fields)
+    return job
+
+
+def make_run(job: Job, **fields: Any) -> Run:
+    """A run started by hand; its hint goes nowhere (see the fixture `no_hints`)."""
+    values: dict[str, Any] = {"trigger": Run.Trigger.MANUAL, "trust": Run.Trust.CREATOR}
+    return triggers.start_run(job=job, **(values | fields))
+
+
+def old_run(job: Job, status: str, number: int = 900, **fields: Any) -> Run:
+    """A row as it might have been left behind."""
+    values: dict[str, Any] = {"trigger": Run.Trigger.MANUAL, "trust": Run.Trust.CREATOR}
+    values |= {"queued_at": timezone.now(), "number": number, "status": status}
+    run: Run = Run.objects.create(job=job, **(values | fields))
+    return run
+
+
+def kinds(run: Run) -> list[str]:
+    return list(RunEvent.objects.filter(run=run).values_list("kind", flat=True))
+
+
+def payloads_of(run: Run, kind: str) -> list[dict[str, Any]]:
+    return list(RunEvent.objects.filter(run=run, kind=kind).values_list("payload", flat=True))
+
+
+def output_of(run: Run, stream: str = "stdout") -> str:
+    return "".join(p["text"] for p in payloads_of(run, "output") if p["stream"] == stream)
+
+
+@dataclass
+class ListRecorder:
+    """A recorder that keeps what it is handed; masks like the real one."""
+
+    events: list[timeline.Event] = field(default_factory=list)
+    masker: Masker = field(default_factory=lambda: Masker({}))
+    full: bool = False
+
+    def record(self, kind: str, payload: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        self.events.append(timeline.Event(kind, payload or {}, **fields))
+
+    def stream(self) -> Any:
+        return self.masker.stream()
+
+    def mask(self, text: str) -> str:
+        return self.masker.mask(text)
+
+    def mask_json(self, value: Any) -> Any:
+        return self.masker.mask_json(value)
+
+    def mask_bytes(self, value: bytes) -> bytes:
+        return self.masker.mask_bytes(value)
+
+    def of(self, kind: str) -> list[Mapping[str, Any]]:
+        return [event.payload for event in self.events if event.kind == kind]
+
+
+def tool(name: str, *, read_only: bool | None = None) -> Tool:
+    return Tool(name=name, description=f"does {name}", read_only=read_only)
+
+
+@dataclass
+class FakeServer:
+    """What `connect` leads to; `gate` holds the connection back until it is set."""
+
+    tools: list[Tool] = field(default_factory=lambda: [tool("echo"), tool("look", read_only=True)])
+    error: Exception | None = None
+    gate: asyncio.Event | None = None
+    answer: Callable[[str, dict[str, Any]], CallResult] | None = None
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    closed: bool = False
+    transport: str = "http"
+    protocol_version: str = "2026-07-28"
+
+    async def list_tools(self) -> ToolList:
+        return ToolList(self.tools)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> CallResult:
+        self.calls.append((name, arguments))
+        if self.answer is not None:
+            return self.answer(name, arguments)
+        return CallResult(ok=True, text=str(arguments.get("message", "done")), duration_ms=1.0)
+
+
+class FakeServers(dict[str, FakeServer]):
+    """By name; `connect` stands in for `servers.mcp.client.connect`."""
+
+    @contextlib.asynccontextmanager
+    async def connect(
+        self, settings: ConnectionSettings, **_options: Any
+    ) -> AsyncIterator[FakeServer]:
+        server = self[settings.name]
+        if server.gate is not None:
+            await server.gate.wait()
+        if server.error is not None:
+            raise server.error
+        try:
+            yield server
+        finally:
+            server.closed = True
+
+
+def unavailable(message: str = "Connection refused") -> ServerError:
+    return ServerError(message)
+
+
+@dataclass
+class _Control:
+    process: asyncio.subprocess.Process
+    exit: asyncio.Future[int]
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        return
+
+
+async def start_plainly(
+    argv: Sequence[str], spec: SandboxSpec, *, limit: int = 2**16
+) -> SandboxProcess:
+    """A sandbox that is none: the command in a process group, with the binds' host paths."""
+    places = {bind.inside: str(bind.host) for bind in spec.binds}
+    env = {name: places.get(value, value) for name, value in spec.env.items()}
+    ump = os.path.join(os.path.dirname(timeline.__file__), "ump", "ump.py")
+    process = await asyncio.create_subprocess_exec(
+        *(places.get(word, word) for word in argv),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=spec.workspace,
+        env={"PATH": os.environ["PATH"], "UMP": ump, **env},
+        start_new_session=True,
+        limit=limit,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    exited: asyncio.Future[int] = asyncio.ensure_future(process.wait())
+    return SandboxProcess(process.stdin, process.stdout, process.stderr, _Control(process, exited))
+
+
