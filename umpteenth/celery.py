@@ -80,6 +80,7 @@ def _make_app(options: Options) -> Celery:
         },
         task_publish_retry=False,
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
         broker_connection_timeout=BROKER_TIMEOUT,
         worker_pool="threads",
         worker_concurrency=options.runs.max_concurrent + SPARE_THREADS,

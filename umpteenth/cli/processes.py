@@ -52,6 +52,8 @@ def worker(parent: int | None) -> None:
     load_django(service=True)
     # Sandboxes drop root themselves, and messages are JSON, never pickle.
     warnings.filterwarnings("ignore", module="celery.platforms")
+    # Each lost connection to Redis would print a page about a setting of Celery 6.
+    warnings.filterwarnings("ignore", module="celery.worker.consumer")
     from umpteenth.celery import app
 
     name = f"{os.getpid()}@{socket.gethostname()}"
