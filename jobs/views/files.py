@@ -104,6 +104,8 @@ def send_stored(
 
     response = send_pieces(request, pieces, name=name, media_type=media_type, inline=inline)
     response["Content-Length"] = str(size)
+    # A reader that leaves before the first piece never enters `with handle`.
+    response._resource_closers.append(handle.close)
     return response
 
 

@@ -1,0 +1,293 @@
+"""The table of all routes: who may open what (issue 2, section 2).
+
+A new route fails here until it stands in `ROUTES`, so that nobody forgets to decide who may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pytest
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
+from django.http.response import HttpResponseBase
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
+
+from jobs.definition import JobData
+from jobs.models import Artifact, Blob, Job, Run, RunEvent
+from jobs.services import create_job
+from secrets_vault.models import Secret
+from secrets_vault.services import ensure_key_ring, set_secret
+from servers.definition import ServerData
+from servers.models import Check, Server, Tool
+from servers.services import create_server
+from tests.units.conftest import ClientFor
+from umpteenth.accounts.models import User
+from umpteenth.accounts.services import create_user
+
+pytestmark = pytest.mark.django_db
+
+OK, SEE_OTHER, FORBIDDEN, NOT_FOUND, WRONG_METHOD = 200, 302, 403, 404, 405
+
+
+class Things:
+    """Something for each address to lead to, made when a route asks for it."""
+
+    @cached_property
+    def person(self) -> User:
+        return create_user(name="carol", password="a phrase to tell")
+
+    @cached_property
+    def server(self) -> Server:
+        ensure_key_ring()
+        server = create_server(actor=None, data=ServerData("time", "stdio", command="uvx"))
+        Tool.objects.create(server=server, position=0, name="now", content_hash="0" * 64)
+        return server
+
+    @cached_property
+    def check(self) -> Check:
+        return Check.objects.create(server=self.server, connection_version=1, status="done")
+
+    @cached_property
+    def secret(self) -> Secret:
+        ensure_key_ring()
+        set_secret(actor=None, name="TOKEN", value="not shown")
+        return Secret.objects.get(name="TOKEN")
+
+    @cached_property
+    def job(self) -> Job:
+        return create_job(actor=None, data=JobData("nightly", "#!/bin/sh\necho hi\n"))
+
+    @cached_property
+    def run(self) -> Run:
+        run = Run.objects.create(
+            job=self.job,
+            number=1,
+            status="succeeded",
+            trigger="manual",
+            trust="creator",
+            last_seq=1,
+            queued_at=timezone.now(),
+            finished_at=timezone.now(),
+        )
+        RunEvent.objects.create(
+            run=run, seq=1, at=timezone.now(), kind="step", payload={"name": "Begin"}
+        )
+        return run
+
+    @cached_property
+    def blob(self) -> Blob:
+        path = default_storage.save("runs/blob", ContentFile(b"body"))
+        return Blob.objects.create(run=self.run, path=path, size=4)
+
+    @cached_property
+    def artifact(self) -> Artifact:
+        path = default_storage.save("runs/artifact", ContentFile(b"body"))
+        return Artifact.objects.create(
+            run=self.run, name="a.txt", media_type="text/plain", path=path, size=4
+        )
+
+
+Arguments = Callable[[Things], dict[str, Any]]
+Query = str | Callable[[Things], str]
+
+
+@dataclass(frozen=True)
+class Route:
+    """What a GET answers to each kind of person; `post` is a member's POST where it is refused."""
+
+    nobody: int
+    member: int
+    administrator: int
+    arguments: Arguments = lambda things: {}
+    query: Query = ""
+    member_may_post: bool = True
+
+
+def everyone(arguments: Arguments = lambda things: {}, query: Query = "") -> Route:
+    """A page for everybody who is signed in."""
+    return Route(SEE_OTHER, OK, OK, arguments, query)
+
+
+def action(arguments: Arguments = lambda things: {}) -> Route:
+    """Only POST, for everybody who is signed in."""
+    return Route(SEE_OTHER, WRONG_METHOD, WRONG_METHOD, arguments)
+
+
+def administrators(arguments: Arguments = lambda things: {}) -> Route:
+    """A page for administrators."""
+    return Route(SEE_OTHER, FORBIDDEN, OK, arguments, member_may_post=False)
+
+
+def administrators_action(arguments: Arguments = lambda things: {}) -> Route:
+    """Only POST, for administrators."""
+    return Route(SEE_OTHER, WRONG_METHOD, WRONG_METHOD, arguments, member_may_post=False)
+
+
+def _person(things: Things) -> dict[str, Any]:
+    return {"pk": things.person.pk}
+
+
+def _server(things: Things) -> dict[str, Any]:
+    return {"pk": things.server.pk}
+
+
+def _check(things: Things) -> dict[str, Any]:
+    return {"pk": things.check.pk}
+
+
+def _secret(things: Things) -> dict[str, Any]:
+    return {"pk": things.secret.pk}
+
+
+def _job(things: Things) -> dict[str, Any]:
+    return {"pk": things.job.pk}
+
+
+def _run(things: Things) -> dict[str, Any]:
+    return {"pk": things.run.pk}
+
+
+ROUTES: dict[str, Route] = {
+    # For everybody
+    "healthz": Route(OK, OK, OK),
+    "accounts:sign_in": Route(OK, SEE_OTHER, SEE_OTHER),
+    "accounts:claim": Route(NOT_FOUND, NOT_FOUND, NOT_FOUND, lambda things: {"token": "used"}),
+    "accounts:theme": Route(WRONG_METHOD, WRONG_METHOD, WRONG_METHOD),
+    # People
+    "dashboard": everyone(),
+    "accounts:sign_out": action(),
+    "accounts:password": everyone(),
+    "accounts:search": everyone(query="?q=a"),
+    "accounts:people": everyone(),
+    "accounts:person_add": administrators(),
+    "accounts:person_role": administrators(_person),
+    "accounts:person_password": administrators(_person),
+    "accounts:person_deactivate": administrators(_person),
+    "accounts:person_activate": Route(
+        SEE_OTHER, FORBIDDEN, WRONG_METHOD, _person, member_may_post=False
+    ),
+    "accounts:general": everyone(),
+    "accounts:audit": administrators(),
+    # Secrets
+    "secrets:list": everyone(),
+    "secrets:options": everyone(),
+    "secrets:create": administrators(),
+    "secrets:quick": administrators(),
+    "secrets:edit": administrators(_secret),
+    "secrets:delete": administrators(_secret),
+    # Servers
+    "servers:list": everyone(),
+    "servers:detail": everyone(_server),
+    "servers:row": everyone(_server),
+    "servers:tool": everyone(_server, query="?name=now"),
+    "servers:check": everyone(_check),
+    "servers:test": action(_server),
+    "servers:cancel_check": action(_check),
+    "servers:create": administrators(),
+    "servers:edit": administrators(_server),
+    "servers:delete": administrators(_server),
+    "servers:duplicate": administrators_action(_server),
+    "servers:enabled": administrators_action(_server),
+    # Jobs
+    "jobs:list": everyone(),
+    "jobs:create": everyone(),
+    "jobs:cron_preview": everyone(query="?cron=0+9+*+*+*&timezone=UTC"),
+    "jobs:attachment_row": everyone(query=lambda things: f"?attach={things.server.pk}"),
+    "jobs:detail": everyone(_job),
+    "jobs:runs": everyone(_job),
+    "jobs:state": everyone(_job),
+    "jobs:state_entry": everyone(_job),
+    "jobs:state_delete": action(_job),
+    "jobs:settings": everyone(_job),
+    "jobs:run_now": everyone(_job),
+    "jobs:enabled": action(_job),
+    "jobs:delete": everyone(_job),
+    "jobs:sandboxes": Route(SEE_OTHER, FORBIDDEN, OK),
+    # Runs
+    "runs:list": everyone(),
+    "runs:detail": everyone(_run),
+    "runs:events": everyone(_run),
+    "runs:event": everyone(lambda things: {"pk": things.run.pk, "seq": 1}),
+    "runs:cancel": action(_run),
+    "runs:retry": action(_run),
+    "runs:raw": everyone(_run),
+    "runs:output": everyone(_run),
+    "runs:blob": everyone(lambda things: {"pk": things.run.pk, "blob_id": things.blob.pk}),
+    "runs:artifact": everyone(
+        lambda things: {"pk": things.run.pk, "artifact_id": things.artifact.pk}
+    ),
+}
+PUBLIC = {"healthz", "accounts:sign_in", "accounts:claim", "accounts:theme"}
+
+
+def _names(resolver: URLResolver, space: str = "") -> Iterator[str]:
+    for entry in resolver.url_patterns:
+        if isinstance(entry, URLPattern):
+            yield f"{space}{entry.name}"
+        else:
+            yield from _names(entry, f"{entry.namespace}:" if entry.namespace else space)
+
+
+def _url(name: str, things: Things) -> str:
+    route = ROUTES[name]
+    query = route.query if isinstance(route.query, str) else route.query(things)
+    return reverse(name, kwargs=route.arguments(things)) + query
+
+
+def _status(response: HttpResponseBase) -> int:
+    response.close()
+    return response.status_code
+
+
+def test_every_route_stands_in_the_table_once() -> None:
+    names = list(_names(get_resolver()))
+    assert sorted(names) == sorted(ROUTES)
+
+
+def test_only_the_listed_routes_are_public() -> None:
+    assert {name for name, route in ROUTES.items() if route.nobody != SEE_OTHER} == PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(ROUTES))
+def test_a_route_answers_each_person_as_the_table_says(
+    name: str, client_for: ClientFor, alice: User, bob: User
+) -> None:
+    url, route = _url(name, Things()), ROUTES[name]
+    answers = [client_for(person).get(url) for person in (None, bob, alice)]
+    locations = [answer.get("Location", "") for answer in answers]
+    statuses = [_status(answer) for answer in answers]
+    assert statuses == [route.nobody, route.member, route.administrator]
+    if route.nobody == SEE_OTHER:
+        assert locations[0].startswith("/sign-in/?next=/")
+
+
+@pytest.mark.parametrize("name", sorted(set(ROUTES) - PUBLIC))
+def test_nobody_changes_anything(name: str, client: Client) -> None:
+    url = _url(name, Things())
+    for method in (client.post, client.put, client.patch, client.delete):
+        response = method(url)
+        assert _status(response) == SEE_OTHER
+        assert response["Location"].startswith("/sign-in/")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, route in ROUTES.items() if not route.member_may_post)
+)
+def test_a_member_does_not_do_what_is_for_administrators(
+    name: str, client_for: ClientFor, bob: User
+) -> None:
+    assert _status(client_for(bob).post(_url(name, Things()))) == FORBIDDEN
+
+
+@pytest.mark.parametrize("name", sorted(set(ROUTES) - {"healthz"}))
+def test_every_form_needs_its_token(name: str, alice: User) -> None:
+    """Another site cannot make a signed-in person's browser change anything."""
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
+    assert _status(browser.post(_url(name, Things()))) in (FORBIDDEN, WRONG_METHOD)
