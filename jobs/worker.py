@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from importlib import import_module
 from typing import Any
 
 from celery import signals
@@ -54,6 +55,9 @@ def on_shutdown(**_kwargs: Any) -> None:
 def _take_waiting() -> None:
     from jobs import tasks
 
+    # The first run and the first check need not wait for what they import (0.4 s).
+    for name in ("jobs.runner", "servers.mcp.client"):
+        import_module(name)
     try:
         tasks.work_off()
     except DatabaseError:
