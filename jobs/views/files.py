@@ -105,7 +105,7 @@ def send_stored(
     response = send_pieces(request, pieces, name=name, media_type=media_type, inline=inline)
     response["Content-Length"] = str(size)
     # A reader that leaves before the first piece never enters `with handle`.
-    response._resource_closers.append(handle.close)
+    response._resource_closers.append(handle.close)  # type: ignore[attr-defined]
     return response
 
 

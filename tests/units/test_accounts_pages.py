@@ -160,6 +160,20 @@ def test_a_page_that_is_not_there_says_so_within_the_frame(
     assert 'class="sidebar"' not in stranger.content.decode()
 
 
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (Http404("There is no such server. Somebody may have deleted it."), "There is no such ser"),
+        (Http404("No Run matches the given query."), "The address is wrong"),
+        (Http404(), "The address is wrong"),
+    ],
+)
+def test_a_view_may_say_what_is_gone(rf: RequestFactory, raised: Http404, words: str) -> None:
+    content = errors.not_found(rf.get("/"), raised).content.decode()
+    assert words in content
+    assert "Run matches" not in content
+
+
 def test_a_refusal_says_who_may(client_for: ClientFor, bob: User) -> None:
     response = client_for(bob).get("/settings/audit/")
     assert response.status_code == 403

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
-from .places import PLACES, Place, reverse
+from .places import PLACES, Place
 
 THEMES = ("light", "dark")
 Banner = Callable[[HttpRequest], str | None]

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from django.urls import NoReverseMatch
-from django.urls import reverse as _reverse
+from django.urls import reverse
 
 from .models import User
 from .search import Hit, matches
-
-
-def reverse(view: str) -> str:
-    try:
-        return _reverse(view)
-    except NoReverseMatch:
-        return "#"
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,16 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
         request,
         404,
         "Nothing is here",
-        "The address is wrong, or what it led to has been deleted.",
+        _own_words(exception) or "The address is wrong, or what it led to has been deleted.",
     )
+
+
+def _own_words(exception: Exception) -> str:
+    """The sentence that a view raised with `Http404`; Django's own ones speak of models."""
+    words = exception.args[0] if exception.args else ""
+    if not isinstance(words, str) or "matches the given query" in words:
+        return ""
+    return words
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
