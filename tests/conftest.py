@@ -1,4 +1,4 @@
-"""What every test may use. The options come from here, never from the machine."""
+"""What every test may use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 
     from umpteenth.accounts.models import User
 
-for _name in [name for name in os.environ if name.startswith("UMPTEENTH_")]:
-    del os.environ[_name]
-# One for each process, so that parallel tests share nothing. Short: sockets live below it.
-_DATA_DIR = Path(tempfile.mkdtemp(prefix="ump-test-"))
-os.environ["UMPTEENTH_DATA_DIR"] = str(_DATA_DIR)
-os.environ["UMPTEENTH_SECURITY__SECRET_KEY"] = "a-key-for-tests-only"
+# Made by tests/settings.py, which is loaded first.
+_DATA_DIR = Path(os.environ["UMPTEENTH_DATA_DIR"])
 # Playwright's event loop runs in the thread that also asks the database.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
 
