@@ -1,0 +1,108 @@
+"""Cleaning foreign text (A28, H16, I10)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, map_json
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\x00b", "ab"),
+        ("tab\tand\nline stay", "tab\tand\nline stay"),
+        ("bell\x07 and delete\x7f go", "bell and delete go"),
+        ("\x1b[1;31mred\x1b[0m text", "red text"),
+        ("\x1b]0;a window title\x07text", "text"),
+        ("\x1b]8;;http://evil.example\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x9b31mred", "red"),
+        ("\x1bcreset", "reset"),
+        ("one\r\ntwo\rthree", "one\ntwo\nthree"),
+        ("lone \ud800 surrogate", "lone \ufffd surrogate"),
+        ("invoice\u202efdp.exe", "invoicefdp.exe"),
+        ("isolated\u2066text\u2069", "isolatedtext"),
+        ("ünïcödé 日本 🎉", "ünïcödé 日本 🎉"),
+    ],
+)
+def test_what_cannot_be_stored_or_shown_goes(text: str, expected: str) -> None:
+    assert clean(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(6, "abcdef"), (5, "abcd…"), (1, "…"), (0, ""), (None, "abcdef")]
+)
+def test_a_long_text_is_cut_with_an_ellipsis(limit: int | None, expected: str) -> None:
+    assert clean("abcdef", limit) == expected
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=st.characters()), st.none() | st.integers(0, 20))
+def test_a_clean_text_is_storable_within_its_limit_and_stays_as_it_is(
+    text: str, limit: int | None
+) -> None:
+    cleaned = clean(text, limit)
+
+    cleaned.encode("utf-8")
+    assert "\x00" not in cleaned
+    assert limit is None or len(cleaned) <= limit
+    assert clean(cleaned, limit) == cleaned
+
+
+def test_json_is_clean_in_keys_and_values() -> None:
+    value = {"a\x00": ["b\x1b[0m", {"c": "\ud800"}], "n": [1, 2.5, True, None], "t": ("x\x00",)}
+
+    assert clean_json(value) == {
+        "a": ["b", {"c": "\ufffd"}],
+        "n": [1, 2.5, True, None],
+        "t": ["x"],
+    }
+
+
+def test_numbers_that_json_does_not_know_become_words() -> None:
+    cleaned = clean_json([math.nan, math.inf, -math.inf])
+
+    assert cleaned == ["nan", "inf", "-inf"]
+    json.dumps(cleaned, allow_nan=False)
+
+
+def test_what_is_no_json_becomes_its_text() -> None:
+    assert clean_json({1: object, "b": b"x"}) == {"1": str(object), "b": "b'x'"}
+
+
+def test_json_strings_are_cut_to_the_limit() -> None:
+    assert clean_json({"k": "abcdef"}, limit=3) == {"k": "ab…"}
+
+
+def test_keys_that_become_equal_keep_both_entries() -> None:
+    assert clean_json({"a\x00": 1, "a": 2, "a\x07": 3}) == {"a": 1, "a (2)": 2, "a (3)": 3}
+
+
+def test_hostile_depth_is_cut_and_costs_no_stack() -> None:
+    deep: Any = "bottom"
+    for _ in range(100_000):
+        deep = [deep]
+
+    cleaned = clean_json(deep)
+
+    for _ in range(MAX_JSON_DEPTH):
+        cleaned = cleaned[0]
+    assert cleaned == "…"
+
+
+def test_without_a_limit_any_depth_is_walked() -> None:
+    deep: Any = {"k": "bottom"}
+    for _ in range(5_000):
+        deep = {"k": deep}
+
+    copy = map_json(deep, lambda leaf: str(leaf).upper())
+
+    for _ in range(5_001):
+        copy = copy["K"]
+    assert copy == "BOTTOM"
