@@ -52,7 +52,7 @@ format:
 
 types:
 	@.ci/setup packages
-	@$(BIN)/mypy
+	@$(BIN)/mypy .
 
 bench:
 	@.ci/setup test

@@ -83,7 +83,8 @@ class Site:
         return found
 
     def everything(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        processes: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return processes
 
     def wait_until_ready(self) -> None:
         assert eventually(lambda: self.health().get("worker") is True), self.log.read_text()
