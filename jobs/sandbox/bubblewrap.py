@@ -43,8 +43,10 @@ PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
 _OPTIONS_FD = 3
 _MAX_VALUE = 128 * 1024  # bytes of one variable or argument; the kernel's limit
 
-# A command that does not exist is the commonest mistake, so its message must be a clear one.
+# Not bwrap's --chdir: as root it would need the right that it has given up already to enter a
+# directory of the party's own. A command that does not exist is the commonest mistake.
 _RUN = (
+    'cd -- "$1" || exit 126; shift; '
     'command -v -- "$1" >/dev/null || { echo "command not found: $1'
     ' (a sandbox sees /usr, /etc and the paths of sandbox.readonly_paths)" >&2; exit 127; }; '
     'exec "$@"'
@@ -138,6 +140,7 @@ def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) ->
         "-c",
         _RUN,
         "sh",
+        spec.cwd,
         *argv,
     ]
 

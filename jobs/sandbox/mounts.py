@@ -79,7 +79,7 @@ def build_options(spec: SandboxSpec, places: Places, *, privileged: bool) -> lis
     for bind in spec.binds:
         options.bind(bind)
     _hide(options, places.hidden, spec)
-    options.add("--remount-ro", "/", "--chdir", spec.cwd, "--clearenv")
+    options.add("--remount-ro", "/", "--clearenv")
     for name, value in environment(spec, places).items():
         options.add("--setenv", name, value)
     return options.items
