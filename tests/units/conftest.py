@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from umpteenth.accounts import context, dashboard, search
 from umpteenth.accounts.models import User
 
 ClientFor = Callable[[User | None], Client]
@@ -33,3 +34,12 @@ def client_for() -> ClientFor:
         return client
 
     return make
+
+
+@pytest.fixture
+def empty_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room has registered anything."""
+    monkeypatch.setattr(context, "_banners", [])
+    monkeypatch.setattr(dashboard, "_panels", [])
+    monkeypatch.setattr(dashboard, "_steps", [])
+    monkeypatch.setattr(search, "_sources", [])

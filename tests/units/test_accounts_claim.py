@@ -36,7 +36,7 @@ def test_the_link_makes_an_administrator_and_signs_them_in(client: Client) -> No
     user = User.objects.get()
     assert user.is_administrator
     assert not user.password_is_temporary
-    assert get_user(client).pk == user.pk  # type: ignore[arg-type]
+    assert get_user(client).pk == user.pk
     assert AuditEntry.objects.get().action == "added"
 
 

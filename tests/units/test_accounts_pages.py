@@ -23,15 +23,6 @@ pytestmark = pytest.mark.django_db
 HTMX = {"HX-Request": "true"}
 
 
-@pytest.fixture
-def empty_registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No room has registered anything."""
-    monkeypatch.setattr(context, "_banners", [])
-    monkeypatch.setattr(dashboard, "_panels", [])
-    monkeypatch.setattr(dashboard, "_steps", [])
-    monkeypatch.setattr(search, "_sources", [])
-
-
 def test_a_banner_stands_on_every_page_while_it_is_true(
     client_for: ClientFor, bob: User, empty_registries: None
 ) -> None:
@@ -124,7 +115,10 @@ def test_general_tells_harmless_facts_only(
 
 
 def test_the_audit_log_is_paged_newest_first(
-    client_for: ClientFor, alice: User, django_assert_num_queries: DjangoAssertNumQueries
+    client_for: ClientFor,
+    alice: User,
+    empty_registries: None,
+    django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
     for number in range(60):
         record_audit(

@@ -22,7 +22,7 @@ def _request(rf: RequestFactory, bob: User, **headers: str) -> HttpRequest:
     request.session = SessionStore()
     request._messages = SessionStorage(request)  # type: ignore[attr-defined]
     request.htmx = HtmxDetails(request)  # type: ignore[attr-defined]
-    request.resolver_match = None  # type: ignore[assignment]
+    request.resolver_match = None
     return request
 
 
