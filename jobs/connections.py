@@ -46,8 +46,9 @@ class AttachedServer:
 class ServerLink:
     """One server of a run: connecting, connected or unavailable."""
 
-    def __init__(self, server: AttachedServer, recorder: Recorder) -> None:
+    def __init__(self, server: AttachedServer, recorder: Recorder, *, network: bool = True) -> None:
         self.server = server
+        self._network = network  # the job's, for stdio servers too (P22)
         self.settings = server.settings
         self.tools: dict[str, Tool] = {}
         self.slots = asyncio.Semaphore(MAX_INFLIGHT)
@@ -104,7 +105,7 @@ class ServerLink:
         from servers.mcp.client import connect
 
         async with asyncio.timeout(CONNECT_LIMIT) as limit:
-            async with connect(settings, spawn=_spawner(settings)) as connection:
+            async with connect(settings, spawn=_spawner(settings, self._network)) as connection:
                 listed = await connection.list_tools()
                 limit.reschedule(None)
                 self._connection = connection
@@ -155,9 +156,9 @@ def _title(server: str) -> str:
     return f"MCP server {server} is unavailable"
 
 
-def _spawner(settings: ConnectionSettings) -> Spawner | None:
+def _spawner(settings: ConnectionSettings, network: bool) -> Spawner | None:
     if settings.transport != "stdio":
         return None
     from servers.spawning import get_spawner
 
-    return get_spawner(network=True, label=settings.name)
+    return get_spawner(network=network, label=settings.name)

@@ -225,7 +225,7 @@ class Execution:
                 reason = "disabled" if not server.enabled else "this run goes without MCP servers"
                 self.recorder.record("server.skipped", {"server": server.name, "reason": reason})
                 continue
-            links[server.name] = ServerLink(server, self.recorder)
+            links[server.name] = ServerLink(server, self.recorder, network=plan.network)
             links[server.name].start()
         return links
 
