@@ -67,6 +67,15 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         waiting += [current.__cause__, current.__context__]
 
 
+def words_of(error: BaseException) -> str:
+    """The first words in a chain of exceptions, of which the outer ones are often silent."""
+    for cause in chain(error):
+        words = (isinstance(cause, OSError) and cause.strerror) or str(cause)
+        if words and not isinstance(cause, BaseExceptionGroup):
+            return own_words(words)
+    return type(error).__name__
+
+
 def flatten(error: BaseException, settings_name: str) -> ServerError:
     """The one `ServerError` behind any failure, exception groups included (F15)."""
     for cause in chain(error):
@@ -74,7 +83,7 @@ def flatten(error: BaseException, settings_name: str) -> ServerError:
             return cause
     for cause in chain(error):
         if isinstance(cause, Exception) and not isinstance(cause, ExceptionGroup):
-            words = own_words(str(cause)) or type(cause).__name__
+            words = words_of(cause)
             return ServerUnavailable(f"The connection to {settings_name} failed: {words}")
     return ServerUnavailable(f"The connection to {settings_name} failed.")
 
@@ -133,7 +142,7 @@ def _refused_hint(host: str) -> str:
 
 
 def _explain_exchange(error: Exception, url: str) -> ServerUnavailable:
-    words = own_words(str(error)) or type(error).__name__
+    words = words_of(error)
     shown = public_url(url)
     if isinstance(error, httpx2.RemoteProtocolError):
         return ServerUnavailable(

@@ -21,7 +21,14 @@ import httpx2
 from mcp_types import JSONRPCError
 
 from servers.limits import MAX_MESSAGE_BYTES, MIB
-from servers.mcp.errors import HttpRefusal, NotMcp, RpcError, explain_http, own_words
+from servers.mcp.errors import (
+    HttpRefusal,
+    NotMcp,
+    RpcError,
+    explain_http,
+    own_words,
+    words_of,
+)
 from servers.mcp.messages import decode_json, read_messages
 from servers.mcp.types import (
     ConnectionLost,
@@ -97,9 +104,11 @@ class Door:
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> httpx2.Response:
         own = self._headers if same_origin(url, self._settings.url) else {}
-        request = self.client.build_request(
-            method, url, headers=httpx2.Headers({**own, **headers}), content=content
-        )
+        # Those of the protocol win, in whatever case the person wrote theirs.
+        merged = {name.lower(): value for name, value in [*own.items(), *headers.items()]}
+        # As bytes: the client would refuse the upper half of Latin-1 in text.
+        lines = [(name.encode(), value.encode("latin-1")) for name, value in merged.items()]
+        request = self.client.build_request(method, url, headers=lines, content=content)
         return await self.client.send(request, stream=True, follow_redirects=False)
 
     def _next_url(self, response: httpx2.Response, method: str, url: str) -> str:
@@ -204,8 +213,7 @@ async def read_events(response: httpx2.Response) -> AsyncGenerator[httpx2.Server
 
 
 def broken_body(error: Exception) -> ConnectionLost:
-    words = own_words(str(error)) or type(error).__name__
-    return ConnectionLost(f"response body failed: {words}")
+    return ConnectionLost(f"response body failed: {words_of(error)}")
 
 
 def not_mcp(response: httpx2.Response, url: str) -> NotMcp:

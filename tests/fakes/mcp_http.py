@@ -13,7 +13,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -47,7 +47,7 @@ class Reply:
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
-    body: bytes | AsyncIterator[bytes] = b""
+    body: bytes | AsyncGenerator[bytes, None] = b""
     abort: bool = False
     cut: bool = False  # close without the end of the chunks
 
@@ -75,15 +75,10 @@ class FakeHttp:
         self.requests: list[Request] = []
         self.known_sessions: set[str] = set()
         self.connections = 0
+        self.port = 0
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def port(self) -> int:
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
 
     @property
     def url(self) -> str:
@@ -94,6 +89,7 @@ class FakeHttp:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(
@@ -113,14 +109,17 @@ class FakeHttp:
         assert task is not None
         self._tasks.add(task)
         self.connections += 1
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        try:
             while request := await _read_request(reader):
                 self.requests.append(request)
                 reply = await self._reply(request)
                 if not await _write_reply(writer, reply):
                     break
-        writer.close()
-        self._tasks.discard(task)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client has left
+        finally:
+            writer.close()
+            self._tasks.discard(task)
 
     async def _reply(self, request: Request) -> Reply:
         if self.script is not None:
@@ -159,7 +158,7 @@ class FakeHttp:
         session = request.headers.get("mcp-session-id")
         return (bool(self.known_sessions) or bool(session)) and session not in self.known_sessions
 
-    async def _stream(self, request: Request) -> AsyncIterator[bytes]:
+    async def _stream(self, request: Request) -> AsyncGenerator[bytes, None]:
         """Everything that belongs to a request as events, the answer last."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
@@ -199,7 +198,7 @@ class FakeHttp:
         task.add_done_callback(self._tasks.discard)
         return Reply(202, {}, b"Accepted")
 
-    async def _standing_stream(self) -> AsyncIterator[bytes]:
+    async def _standing_stream(self) -> AsyncGenerator[bytes, None]:
         end = self.event_end
         yield f"event: endpoint{end}data: /messages?session=1{end}{end}".encode()
         while True:
@@ -217,7 +216,10 @@ async def _nowhere(message: Message) -> None:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Request | None:
-    head = await reader.readuntil(b"\r\n\r\n")
+    start = await reader.readexactly(1)
+    if not start.isalpha():
+        return None  # somebody speaks TLS
+    head = start + await reader.readuntil(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
     method, path, _ = first.split(" ")
     headers = {}
@@ -241,9 +243,10 @@ async def _write_reply(writer: asyncio.StreamWriter, reply: Reply) -> bool:
     if isinstance(reply.body, bytes):
         writer.write(reply.body)
     else:
-        async for chunk in reply.body:
-            writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
-            await writer.drain()
+        async with contextlib.aclosing(reply.body) as chunks:
+            async for chunk in chunks:
+                writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+                await writer.drain()
         if not (reply.abort or reply.cut):
             writer.write(b"0\r\n\r\n")
     await writer.drain()

@@ -161,10 +161,13 @@ async def test_nothing_is_left_after_a_failed_or_cancelled_connect() -> None:
     assert spawn.alive() == []
 
 
-async def test_a_slow_start_is_not_a_failure_and_shows_its_last_words() -> None:
-    """C10."""
+async def test_a_slow_start_is_not_a_failure_and_shows_its_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C10: both the probe and the handshake wait for it."""
+    monkeypatch.setattr("servers.mcp.handshake.PROBE_PATIENCE", 0.1)
     observer = Recorder()
-    settings = stdio_settings(Behaviour(delay=2.5, stderr="installing packages\n"))
+    settings = stdio_settings(Behaviour(delay=0.5, stderr="installing packages\n"))
     async with connect(settings, spawn=BareSpawner(), observer=observer) as connection:
         assert connection.protocol_version == "2025-11-25"
     assert observer.lines[-1] == "installing packages"
