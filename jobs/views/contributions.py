@@ -107,6 +107,6 @@ def no_worker(request: HttpRequest) -> str | None:
     if since is None or timedelta() < now - since < QUIET:
         return None
     return (
-        "No worker has been seen for a minute, so runs and tests wait. "
-        "Start one with umpteenth up, or look at the log of the worker that should be there."
+        "No worker has been seen for a minute: runs and tests wait. "
+        "Start one with umpteenth up, or read the log of the worker that should be there."
     )

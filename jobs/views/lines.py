@@ -21,6 +21,13 @@ from umpteenth.core.templatetags.ui import STATES
 CONSOLE_TAIL = 24_000
 PREVIEW = 160
 
+def icon_name(name: str) -> str:
+    """Marks a name for `make vendor`, which collects the icons in use."""
+    return name
+
+
+# In the record nothing turns any more.
+_STATUS_ICONS = {"provisioning": icon_name("box"), "running": icon_name("player-play")}
 _BAD_STATUSES = ("failed", "timed_out")
 
 
@@ -171,11 +178,6 @@ def trimmed(line: Line) -> Line:
     return line
 
 
-def icon_name(name: str) -> str:
-    """Marks a name for `make vendor`, which collects the icons in use."""
-    return name
-
-
 def origin_of(run: Run) -> datetime:
     """Offsets count from the start; what came before it stands at zero."""
     return run.started_at or run.queued_at
@@ -195,7 +197,7 @@ def describe(event: RunEvent) -> Line:
 
 def _status(line: Line, payload: Mapping[str, Any]) -> None:
     status = _text(payload.get("status"))
-    line.icon = STATES[status].icon if status in STATES else icon_name("point")
+    line.icon = _STATUS_ICONS.get(status) or STATES.get(status, STATES["info"]).icon
     line.title = dict(Run.Status.choices).get(status, status)
     line.detail = preview(payload.get("error"))
     if status in _BAD_STATUSES:

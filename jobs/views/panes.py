@@ -20,6 +20,12 @@ _TEXTS = {
     "text": "Text",
 }
 _ALARMING = ("error", "reason")
+# What the line itself says already.
+_SAID = {
+    "server.unavailable": {"server", "message"},
+    "broker.call": {"command", "ok"},
+    "run.status": {"status"},
+}
 # Longer texts are shown as text even if they are JSON.
 MAX_PARSED = 64_000
 
@@ -52,21 +58,23 @@ def panes_of(event: RunEvent, result: RunEvent | None = None) -> list[Pane]:
 def _result_panes(result: RunEvent) -> list[Pane]:
     payload = result.payload
     panes = []
-    if payload.get("error"):
-        panes.append(_pane("Error", payload, "error", is_error=True))
     structured, text = payload.get("structured"), payload.get("text")
+    # A tool's error is its text: show it once.
+    if payload.get("error") and str(payload["error"]).strip() not in str(text or ""):
+        panes.append(_pane("Error", payload, "error", is_error=True))
     if structured is not None:
         panes.append(_pane("Result", payload, "structured"))
     if text and not _says_the_same(text, structured, payload):
         failed = payload.get("ok") is False
-        panes.append(_pane("Result" if structured is None else "Text", payload, "text", failed))
+        label = "Error" if failed and not panes else "Text" if structured is not None else "Result"
+        panes.append(_pane(label, payload, "text", failed))
     return panes or [Pane("Result", "", json_tree("Nothing was returned"))]
 
 
 def _says_the_same(text: str, structured: Any, payload: Mapping[str, Any]) -> bool:
     """Servers repeat a structured result as text, for clients that know only text."""
     if structured is None:
-        return text == payload.get("error")
+        return False
     parsed = _parsed(text)
     return parsed == structured or parsed == {"result": structured}
 
@@ -75,15 +83,22 @@ def _plain_panes(event: RunEvent) -> list[Pane]:
     payload = event.payload
     if not isinstance(payload, dict):
         return [Pane("Payload", pretty(payload), json_tree(payload))]
+    said = _SAID.get(event.kind, set())
     panes = [
         _pane(label, payload, key, key in _ALARMING)
         for key, label in _TEXTS.items()
-        if payload.get(key)
+        if payload.get(key) and key not in said
     ]
-    rest = {k: v for k, v in payload.items() if k not in _TEXTS and not k.startswith("_")}
+    rest = {
+        key: value
+        for key, value in payload.items()
+        if key not in _TEXTS and key not in said and not key.startswith("_")
+    }
     if event.kind == "outputs.set":
         return [_pane("Value", payload, "value")]
-    if rest and event.kind != "fail":
+    if rest and event.kind == "broker.call":
+        return [Pane("Arguments", pretty(rest), json_tree(rest)), *panes]
+    if rest:
         panes.append(Pane("Details", pretty(rest), json_tree(rest)))
     return panes
 

@@ -17,11 +17,13 @@ TIMES = 5
 
 @dataclass(frozen=True)
 class Preview:
-    """Plain words and the next times in the schedule's own zone, or one sentence of fault."""
+    """Plain words and the next times, or one sentence of fault.
+
+    A time is (moment, its words in the schedule's own zone).
+    """
 
     words: str = ""
-    times: list[datetime] = field(default_factory=list)
-    zone: str = ""
+    times: list[tuple[datetime, str]] = field(default_factory=list)
     error: str = ""
 
 
@@ -34,7 +36,8 @@ def preview(cron: str, zone: str) -> Preview:
         words = schedule.explain(cron)
     except schedule.ScheduleError as error:
         return Preview(error=error.message)
-    return Preview(words, [at.astimezone(ZoneInfo(zone)) for at in times], zone)
+    local = [at.astimezone(ZoneInfo(zone)) for at in times]
+    return Preview(words, [(at, f"{at:%a} {at.day} {at:%b %Y, %H:%M} {at:%Z}") for at in local])
 
 
 @lru_cache(maxsize=2048)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.http import Http404, HttpResponse
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_GET, require_http_methods
 
 from jobs import queries, services
 from jobs.forms.run import KeyForm, StateForm
@@ -26,7 +26,8 @@ def job_state(request: Request, pk: UUID) -> HttpResponse:
         {
             "entry": entry,
             "preview": preview(entry.value),
-            "url": f"{reverse('jobs:state_entry', args=[pk])}?{urlencode({'key': entry.key})}",
+            "url": _url("state_entry", pk, entry.key),
+            "delete_url": _url("state_delete", pk, entry.key),
         }
         for entry in queries.state_of(job)
     ]
@@ -46,11 +47,10 @@ def state_entry(request: Request, pk: UUID) -> HttpResponse:
         form.fields["key"].disabled = True
     if request.method == "POST" and form.is_valid() and _save(request, job, form):
         return hx_redirect(request, reverse("jobs:state", args=[pk]))
-    action = reverse("jobs:state_entry", args=[pk])
     context = {
         "job": job,
         "entry": entry,
-        "action": f"{action}?{urlencode({'key': entry.key})}" if entry else action,
+        "action": _url("state_entry", pk, entry.key if entry else None),
         "form": form,
         "tree": json_tree(entry.value) if entry else None,
     }
@@ -62,6 +62,11 @@ def state_entry(request: Request, pk: UUID) -> HttpResponse:
         partial="jobs/_state_entry.html",
         status=status,
     )
+
+
+def _url(name: str, pk: UUID, key: str | None) -> str:
+    query = "" if key is None else f"?{urlencode({'key': key})}"
+    return reverse(f"jobs:{name}", args=[pk]) + query
 
 
 def _entry(request: Request, job: Job) -> StateEntry | None:
@@ -85,12 +90,23 @@ def _save(request: Request, job: Job, form: StateForm) -> bool:
     return True
 
 
-@require_POST
+@require_http_methods(["GET", "POST"])
 def state_delete(request: Request, pk: UUID) -> HttpResponse:
     job = get_job(pk)
-    form = KeyForm(request.POST)
-    if form.is_valid() and services.delete_state(
-        job, form.cleaned_data["key"], actor=request.user
-    ):
-        toast(request, f"{form.cleaned_data['key']} was deleted.")
-    return hx_redirect(request, reverse("jobs:state", args=[pk]))
+    entry = _entry(request, job)
+    if entry is None:
+        raise Http404("No key is named.")
+    if request.method == "POST":
+        services.delete_state(job, entry.key, actor=request.user)
+        toast(request, f"{entry.key} was deleted.")
+        return hx_redirect(request, reverse("jobs:state", args=[pk]))
+    context = {
+        "job": job,
+        "entry": entry,
+        "action": _url("state_delete", pk, entry.key),
+        "cancel_url": reverse("jobs:state", args=[pk]),
+        "title": f"Delete {entry.key}?",
+    }
+    return render_page(
+        request, "jobs/state_delete.html", context, partial="jobs/_state_delete.html"
+    )

@@ -131,6 +131,7 @@
     follow(false);
   });
   for (const line of $$("details.line[data-body][open]", timeline)) loadBody(line);
+  for (const output of $$(".console", timeline)) output.scrollTop = output.scrollHeight;
 
   // Following the end
   const followButton = $("#follow");
@@ -173,6 +174,8 @@
     const home = into ? $(`#e${into} > .lines`) || timeline : timeline;
     line.classList.add("is-new");
     home.append(line);
+    const output = $(".console", line);
+    if (output) output.scrollTop = output.scrollHeight;
     if (line.open) loadBody(line);
   }
 
