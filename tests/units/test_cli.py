@@ -141,10 +141,13 @@ def test_a_missing_migration_is_applied_once(
     monkeypatch.setattr(
         "django.core.management.call_command", lambda name, **_: applied.append(name)
     )
+    monkeypatch.setattr(
+        "secrets_vault.services.ensure_key_ring", lambda: applied.append("first key")
+    )
     options = Options(data_dir=tmp_path)
     assert bootstrap.migrate_database(options) is True
     assert bootstrap.migrate_database(options) is False
-    assert applied == ["migrate"]
+    assert applied == ["migrate", "first key"]
 
 
 def test_a_migration_that_another_process_applied_meanwhile_is_left_alone(

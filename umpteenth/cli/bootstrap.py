@@ -43,15 +43,22 @@ def load_django(*, service: bool = False) -> Options:
 
 
 def migrate_database(options: Options) -> bool:
-    """Apply what is missing, one process at a time; True if anything was."""
+    """Apply what is missing, one process at a time; True if anything was.
+
+    A new database gets its first key under the same lock, so that two machines that start at
+    once do not make one each.
+    """
     if not has_missing_migrations():
         return False
     from django.core.management import call_command
+
+    from secrets_vault.services import ensure_key_ring
 
     with _migration_lock(options):
         if not has_missing_migrations():
             return False
         call_command("migrate", interactive=False, verbosity=0)
+        ensure_key_ring()
     return True
 
 
