@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,11 @@ PAUSE = 0.2  # seconds that text may wait for more
 HEAD = 8 * 1024 * 1024  # bytes of a run's output that are recorded as they come
 TAIL = 64 * 1024  # characters kept of what follows
 _CHUNK = 64 * 1024
+# A line end or terminal sequence that has begun: it is cleaned whole or not at all.
+_BEGUN = re.compile(
+    r"(?:\r|(?:\x1b\[|\x9b)[0-?]{0,256}[ -/]{0,256}|\x1b[ -/]{0,256}"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]{0,4096}\x1b?)\Z"
+)
 
 
 class Budget:
@@ -52,6 +58,7 @@ class OutputStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._mask: Any = recorder.stream()
         self._pending = ""
+        self._unsettled = ""
         self._since = 0.0
         self._tail: deque[str] = deque()
         self._tail_size = 0
@@ -88,9 +95,13 @@ class OutputStream:
         self._add(self._mask.feed(text))
 
     def _add(self, text: str) -> None:
+        text = self._unsettled + text
+        begun = _BEGUN.search(text)
+        settled = begun.start() if begun else len(text)
+        self._unsettled = text[settled:]
         if not self._pending:
             self._since = time.monotonic()
-        self._pending += clean(text)
+        self._pending += clean(text[:settled])
         while len(self._pending) >= PIECE:
             piece, self._pending = _split(self._pending)
             self._write(piece)
@@ -115,6 +126,7 @@ class OutputStream:
     def _end(self) -> None:
         self._feed(self._decoder.decode(b"", final=True))
         self._add(self._mask.close())
+        self._pending += clean(self._unsettled)
         self._flush()
         kept = "".join(self._tail)
         left_out = self._left_out - len(kept.encode())

@@ -164,5 +164,3 @@ async def start_plainly(
     assert process.stderr is not None
     exited: asyncio.Future[int] = asyncio.ensure_future(process.wait())
     return SandboxProcess(process.stdin, process.stdout, process.stderr, _Control(process, exited))
-
-
