@@ -53,13 +53,14 @@ def on_shutdown(**_kwargs: Any) -> None:
 
 
 def _take_waiting() -> None:
-    from jobs import tasks
+    from jobs import leftovers, tasks
 
     # The first run and the first check need not wait for what they import (0.4 s).
     for name in ("jobs.runner", "servers.mcp.client"):
         import_module(name)
     try:
         tasks.work_off()
+        leftovers.remove_leftovers()
     except DatabaseError:
         logger.warning("waiting runs could not be looked for", exc_info=True)
     finally:

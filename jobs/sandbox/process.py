@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jobs.sandbox.base import SandboxError, SandboxProcess
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, Limits
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -117,6 +120,9 @@ def _reporter(
     loop: asyncio.AbstractEventLoop, exited: asyncio.Future[int]
 ) -> Callable[[int, str], None]:
     def report(code: int, error: str) -> None:
+        if error:
+            logger.warning("a sandbox ended with %d: %s", code, error)
+
         def resolve() -> None:
             if not exited.done():
                 exited.set_result(code)

@@ -213,6 +213,13 @@ def test_it_imports_only_what_starts_fast() -> None:
     assert imported == {"json", "os", "sys", "_socket", "socket"}
 
 
+def test_it_is_written_in_what_python_3_8_understands() -> None:
+    """Sandboxes have the system's Python, whichever that is."""
+    text = UMP_SOURCE.read_text()
+    ast.parse(text, feature_version=(3, 8))
+    assert "from __future__ import annotations" in text
+
+
 def test_the_copy_for_sandboxes_names_an_interpreter_that_they_have() -> None:
     first, _, rest = ump_program().read_text().partition("\n")
     assert first.startswith("#!/")

@@ -1,0 +1,69 @@
+"""Directories of runs whose worker was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from jobs.leftovers import remove_leftovers
+from jobs.models import Job, Run
+from umpteenth.core.config import get_options
+from umpteenth.core.ids import new_id
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def runs() -> Iterator[Path]:
+    path = get_options().data_dir / "runs"
+    yield path
+    for left in path.glob("*"):
+        left.rmdir()
+
+
+def directory_of(runs: Path, name: object) -> Path:
+    path = runs / str(name)
+    path.mkdir(parents=True)
+    return path
+
+
+def run(number: int, status: str) -> Run:
+    job, _ = Job.objects.get_or_create(name="digest", defaults={"script": "true"})
+    return Run.objects.create(
+        job=job,
+        number=number,
+        status=status,
+        trigger=Run.Trigger.MANUAL,
+        trust=Run.Trust.CREATOR,
+        queued_at=timezone.now(),
+    )
+
+
+def test_directories_of_ended_and_unknown_runs_go(runs: Path) -> None:
+    ended = directory_of(runs, run(1, Run.Status.FAILED).pk)
+    unknown = directory_of(runs, new_id())
+    (ended / "workspace").mkdir()
+    assert remove_leftovers() == 2
+    assert not ended.exists()
+    assert not unknown.exists()
+    assert remove_leftovers() == 0
+
+
+@pytest.mark.parametrize("status", Run.UNFINISHED)
+def test_a_run_that_somebody_executes_keeps_its_directory(runs: Path, status: str) -> None:
+    kept = directory_of(runs, run(1, status).pk)
+    assert remove_leftovers() == 0
+    assert kept.exists()
+
+
+def test_what_we_did_not_make_stays(runs: Path) -> None:
+    kept = directory_of(runs, "notes")
+    assert remove_leftovers() == 0
+    assert kept.exists()
+
+
+def test_without_any_run_there_is_nothing_to_do() -> None:
+    assert remove_leftovers() == 0
