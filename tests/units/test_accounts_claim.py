@@ -37,7 +37,7 @@ def test_the_link_makes_an_administrator_and_signs_them_in(client: Client) -> No
     assert user.is_administrator
     assert not user.password_is_temporary
     assert get_user(client).pk == user.pk
-    assert AuditEntry.objects.get().action == "added"
+    assert AuditEntry.objects.get().action == "person.create"
 
 
 def test_the_link_works_once(client: Client) -> None:

@@ -122,7 +122,11 @@ def test_the_audit_log_is_paged_newest_first(
 ) -> None:
     for number in range(60):
         record_audit(
-            actor=alice, action="added", kind="job", object_id=number, object_name=f"job-{number}"
+            actor=alice,
+            action="job.create",
+            kind="job",
+            object_id=number,
+            object_name=f"job-{number}",
         )
     client = client_for(alice)
     with django_assert_num_queries(4):
@@ -131,6 +135,42 @@ def test_the_audit_log_is_paged_newest_first(
     assert "1 to 50 of 60" in first
     assert "job-9<" in client.get("/settings/audit/?page=2").content.decode()
     assert client.get("/settings/audit/?page=nonsense").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("action", "details", "words", "facts"),
+    [
+        ("server.create", {"copy_of": "time"}, "created", "copy of: time"),
+        ("server.update", {"changed": ["name", "url"]}, "changed", "changed: name, url"),
+        (
+            "server.polished_up",
+            {"a": True, "b": None, "c": False},
+            "polished up",
+            "a: yes; b: none",
+        ),
+    ],
+)
+def test_the_audit_log_speaks_in_words(
+    client_for: ClientFor,
+    alice: User,
+    action: str,
+    details: dict[str, object],
+    words: str,
+    facts: str,
+) -> None:
+    record_audit(
+        actor=None,
+        action=action,
+        kind="server",
+        object_id=1,
+        object_name="<b>",
+        details=details,
+    )
+    content = client_for(alice).get("/settings/audit/").content.decode()
+    assert f"<td>{words}</td>" in content
+    assert facts in content
+    assert "&lt;b&gt;" in content
+    assert "command line" in content
 
 
 def test_an_audit_entry_keeps_the_name_of_somebody_who_is_gone(bob: User) -> None:

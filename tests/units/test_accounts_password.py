@@ -21,7 +21,7 @@ def test_a_change_keeps_this_session_and_ends_the_others(client_for: ClientFor, 
     assert here.get("/").status_code == 200
     assert elsewhere.get("/").status_code == 302
     assert Client().post("/sign-in/", {"name": "bob", "password": NEW}).status_code == 303
-    assert AuditEntry.objects.get().action == "changed password"
+    assert AuditEntry.objects.get().action == "person.password"
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,27 @@ class SignInAttempt(models.Model):
         return f"{self.address} at {self.at:%Y-%m-%d %H:%M:%S}"
 
 
+# The words of the audit page for the verb in an entry's `kind.verb`; others stand as they are.
+AUDIT_WORDS = {
+    "create": "created",
+    "update": "changed",
+    "updated": "changed",
+    "delete": "deleted",
+    "enable": "enabled",
+    "disable": "disabled",
+    "pause": "paused",
+    "resume": "resumed",
+    "state": "changed the state of",
+    "role": "changed the role of",
+    "password": "set the password of",
+    "one_time_password": "set a one-time password for",
+    "deactivate": "deactivated",
+    "activate": "activated",
+}
+
+
 class AuditEntry(models.Model):
-    """Who changed what, when. Never holds a secret value."""
+    """Who changed what, when; `action` is `kind.verb`. Never holds a secret value."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     at = models.DateTimeField(auto_now_add=True)
@@ -99,3 +118,21 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.actor_name} {self.action} {self.kind} {self.object_name}"
+
+    @property
+    def words(self) -> str:
+        verb = self.action.removeprefix(f"{self.kind}.")
+        return AUDIT_WORDS.get(verb, verb.replace("_", " "))
+
+    @property
+    def facts(self) -> list[str]:
+        """The details as `name: value`, lists with commas."""
+        return [f"{key.replace('_', ' ')}: {_plain(value)}" for key, value in self.details.items()]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)

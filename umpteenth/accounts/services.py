@@ -40,6 +40,7 @@ def record_audit(
 ) -> None:
     """Write who did what to which thing. `details` must hold no secret value.
 
+    `action` is `kind.verb` such as `server.create`; `models.AUDIT_WORDS` has the words for it.
     `actor` None stands for the command line.
     """
     AuditEntry.objects.create(
@@ -73,7 +74,7 @@ def create_user(
         user.full_clean(exclude=["password"])
         with transaction.atomic():
             user.save(force_insert=True)
-            _record(actor, "added", user, role=user.role)
+            _record(actor, "create", user, role=user.role)
     except (ValidationError, IntegrityError) as error:
         raise PeopleError(_name_sentence(error, user.username)) from None
     return user
@@ -100,10 +101,10 @@ def check_password_rules(password: str, user: User | None = None) -> None:
         raise PeopleError(" ".join(error.messages)) from None
 
 
-def _record(actor: User | None, action: str, user: User, **details: Any) -> None:
+def _record(actor: User | None, verb: str, user: User, **details: Any) -> None:
     record_audit(
         actor=actor,
-        action=action,
+        action=f"person.{verb}",
         kind="person",
         object_id=user.pk,
         object_name=user.username,
@@ -118,7 +119,7 @@ def set_role(user: User, role: str, *, actor: User | None) -> None:
             _keep_an_administrator(user)
         if User.objects.filter(pk=user.pk).exclude(role=role).update(role=role):
             user.role = role
-            _record(actor, "changed role", user, role=role)
+            _record(actor, "role", user, role=role)
 
 
 def deactivate_user(user: User, actor: User | None = None) -> None:
@@ -130,14 +131,14 @@ def deactivate_user(user: User, actor: User | None = None) -> None:
         )
         if changed:
             user.is_active = False
-            _record(actor, "deactivated", user)
+            _record(actor, "deactivate", user)
 
 
 def activate_user(user: User, actor: User | None = None) -> None:
     with transaction.atomic():
         if User.objects.filter(pk=user.pk, is_active=False).update(is_active=True):
             user.is_active = True
-            _record(actor, "activated", user)
+            _record(actor, "activate", user)
 
 
 def _keep_an_administrator(user: User) -> None:
@@ -157,7 +158,7 @@ def set_password(
     user.password_is_temporary = temporary
     with transaction.atomic():
         user.save(update_fields=["password", "password_is_temporary"])
-        _record(actor, "set a one-time password" if temporary else "changed password", user)
+        _record(actor, "one_time_password" if temporary else "password", user)
 
 
 def ensure_claim_link() -> str | None:
