@@ -121,7 +121,7 @@ def sweep_checks(now: datetime) -> int:
     return sweep(now)
 
 
-class Scheduler(CeleryScheduler):  # type: ignore[misc]  # celery.beat has no types
+class Scheduler(CeleryScheduler):
     """Celery's beat with our sweep as its only work; it keeps no schedule file."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -50,9 +50,9 @@ class RunHandler:
             return await self._toolbox.call(server, tool, arguments)
         except (ToolNotFound, ServerError) as error:
             if self._meter.admit(side_effects=False):
-                payload = {"command": "mcp_call", "server": server, "tool": tool}
-                payload |= {"ok": False, "error": str(error)}
-                self._recorder.record("broker.call", payload)
+                call = {"command": "mcp_call", "server": server, "tool": tool}
+                outcome = {"ok": False, "error": str(error)}
+                self._recorder.record("broker.call", {**call, **outcome})
             raise BrokerError(str(error)) from None
 
     async def state_get(self, key: str) -> Any:

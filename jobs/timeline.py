@@ -230,7 +230,8 @@ class Recorder:
                 self._write([_unstored(batch[0], error)])
 
     def _store(self, batch: Iterable[Event]) -> None:
-        prepared, blobs = [], []
+        prepared: list[Event] = []
+        blobs: list[Blob] = []
         for event in batch:
             ready, bodies = self._prepare(event)
             kept = {name: self._save(body) for name, body in bodies.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -56,7 +57,7 @@ class TestWhenItRuns:
         """G03: the day has 25 hours."""
         start = datetime(2026, 10, 24, 21, 59, tzinfo=UTC)
         found = next_times(cron, BERLIN, start, count)
-        assert len({second - first for first, second in zip(found, found[1:], strict=False)}) == 1
+        assert len({second - first for first, second in itertools.pairwise(found)}) == 1
         assert found[-1] < datetime(2026, 10, 25, 23, 0, tzinfo=UTC)
 
     def test_day_of_month_or_day_of_week_may_match(self) -> None:
@@ -92,7 +93,7 @@ class TestWhenItRuns:
     def test_times_always_grow_and_lie_ahead(self, cron: str, start: datetime, tz: str) -> None:
         after = start.replace(tzinfo=UTC)
         found = [after, *next_times(cron, tz, after, 6)]
-        assert all(first < second for first, second in zip(found, found[1:], strict=False))
+        assert all(first < second for first, second in itertools.pairwise(found))
 
 
 class TestWhatIsRefused:

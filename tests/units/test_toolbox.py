@@ -255,8 +255,8 @@ class TestCalling:
         for _ in range(connections.MAX_INFLIGHT):
             await bench.links["good"].slots.acquire()
         waiting = asyncio.create_task(call(bench))
-        while not bench.recorder.of("tool.call"):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert bench.recorder.of("tool.call")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

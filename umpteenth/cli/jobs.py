@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,7 @@ def _emit_job(job: Job) -> None:
 def _read(file: str) -> str:
     try:
         if file == "-":
-            return click.get_text_stream("stdin").read()
+            return sys.stdin.read()
         return Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         fail(f"{file} is not text in UTF-8.")
@@ -171,7 +172,7 @@ def _parse_input(text: str | None) -> Any:
     if text is None:
         return None
     if text == "-":
-        text = click.get_text_stream("stdin").read()
+        text = sys.stdin.read()
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
