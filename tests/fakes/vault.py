@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,6 @@ def use_ring_in(monkeypatch: pytest.MonkeyPatch, data_dir: Path, given: str | No
     return data_dir / keyring.RING_FILE
 
 
-def ring_with(*key_ids: str, fill: int = 1) -> KeyRing:
-    """Keys that only tests may have: the n-th consists of the byte `fill` + n."""
-    return KeyRing({key_id: bytes([fill + n]) * 32 for n, key_id in enumerate(key_ids)})
+def ring_with(*key_ids: str, fill: int = 0) -> KeyRing:
+    """Keys that only tests may have; another `fill` gives other keys of the same ids."""
+    return KeyRing({key_id: sha256(f"{fill} {key_id}".encode()).digest() for key_id in key_ids})
