@@ -17,7 +17,7 @@ from jobs.broker.server import Broker, new_token
 from jobs.sandbox.runtime import socket_path
 from tests.fakes.run_handler import FakeRun
 
-TOKEN = new_token()
+TOKEN = "a-token-for-tests-only"  # fixed: it is part of parametrised names
 
 
 @pytest.fixture
@@ -224,6 +224,12 @@ async def test_closing_cancels_calls_and_removes_the_socket(run: FakeRun) -> Non
     assert not broker.socket_path.exists()
     with pytest.raises(json.JSONDecodeError):
         await call
+
+
+def test_tokens_are_long_and_never_the_same() -> None:
+    tokens = {new_token() for _ in range(100)}
+    assert len(tokens) == 100
+    assert min(map(len, tokens)) >= 43  # 256 bits
 
 
 async def test_only_the_owner_may_connect_to_the_socket(broker: Broker) -> None:
