@@ -1,13 +1,12 @@
 # Bare `make` lists these targets. Each does what set-up it needs; a second call is fast.
 .DEFAULT_GOAL := help
-PORT ?= 8080
 BIN := .venv/bin
 
 .PHONY: help setup up demo test unit e2e lint format types bench vendor
 
 help:
 	@echo 'make setup    a virtual environment with the locked packages, and bubblewrap'
-	@echo 'make up       start Umpteenth at http://127.0.0.1:$(PORT) (PORT=…)'
+	@echo 'make up       start Umpteenth at http://127.0.0.1:8080 (another port: PORT=…)'
 	@echo 'make demo     set up, then run the example to its end'
 	@echo 'make test     set up everything, then lint, types and all tests'
 	@echo 'make unit     the fast tests;  make e2e  the browser tests'
@@ -21,7 +20,7 @@ setup:
 	@.ci/setup demo
 
 up: setup
-	@exec $(BIN)/umpteenth up --port $(PORT)
+	@exec $(BIN)/umpteenth up $(if $(PORT),--port $(PORT))
 
 demo: setup
 	@exec $(BIN)/umpteenth demo

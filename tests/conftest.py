@@ -35,6 +35,21 @@ def pytest_configure() -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What is missing on a CI machine is a failure there, not a skip."""
+    if _skipped and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+        print(f"\nSkipped, which fails in CI: {', '.join(_skipped)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(_DATA_DIR, ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -11,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,8 @@ def command(once: bool) -> int:
         _show_outcome(run)
         if stays:
             click.echo("\n".join(["", *greeting, "Ctrl-C ends the demo."]))
-            site.wait()
+            with contextlib.suppress(KeyboardInterrupt):
+                site.wait()
     return 0 if run.status == run.Status.SUCCEEDED else 1
 
 
@@ -107,7 +108,7 @@ def _port(stays: bool) -> int:
     return USUAL_PORT
 
 
-@contextmanager
+@contextlib.contextmanager
 def _site(port: int) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """`umpteenth up` as a child, and the lines it greets with; it ends with the block."""
     arguments = ["up", f"--port={port}", f"--parent={os.getpid()}"]
@@ -134,7 +135,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _weather_server() -> Iterator[tuple[str, str]]:
     """The example server over HTTP: its address, and the token that it wants."""
     token = secrets.token_urlsafe(16)

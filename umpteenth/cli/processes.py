@@ -32,6 +32,7 @@ def web(parent: int | None, fd: int | None) -> None:
         host=host.strip("[]"),
         port=int(port),
         lifespan="off",
+        ws="none",
         access_log=False,
         log_config=None,
         log_level="warning",
