@@ -29,6 +29,7 @@ from servers.mcp.errors import (
     own_words,
     words_of,
 )
+from servers.mcp.events import Event, EventParser, EventTooLarge
 from servers.mcp.messages import decode_json, read_messages
 from servers.mcp.types import (
     ConnectionLost,
@@ -196,18 +197,17 @@ async def read_body(response: httpx2.Response, limit: int = MAX_MESSAGE_BYTES) -
     return b"".join(parts)
 
 
-async def read_events(response: httpx2.Response) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
+async def read_events(response: httpx2.Response) -> AsyncGenerator[Event, None]:
     """The events of a stream. Raises `ServerError` if one is too large or the stream breaks."""
-    response.encoding = "utf-8-sig"  # by its standard; a mark at the start is skipped
+    parser = EventParser(MAX_MESSAGE_BYTES)
     try:
-        async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
-            yield event
-    except httpx2.SSEError as error:
-        if "exceeded" in str(error):
-            raise ServerError(
-                f"The server's answer is larger than {MAX_MESSAGE_BYTES // MIB} MiB."
-            ) from error
-        raise broken_body(error) from error
+        async for chunk in response.aiter_bytes():
+            for event in parser.feed(chunk):
+                yield event
+    except EventTooLarge:
+        raise ServerError(
+            f"The server's answer is larger than {MAX_MESSAGE_BYTES // MIB} MiB."
+        ) from None
     except httpx2.HTTPError as error:
         raise broken_body(error) from error
 

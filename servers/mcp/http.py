@@ -24,6 +24,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from servers.mcp.errors import NotMcp, SessionExpired, flatten
+from servers.mcp.events import Event
 from servers.mcp.exchange import (
     Door,
     content_type,
@@ -264,11 +265,11 @@ class _Stream:
             return error
         return None
 
-    async def _take(self, event: httpx2.ServerSentEvent) -> None:
+    async def _take(self, event: Event) -> None:
         self.last_event_id = event.id or self.last_event_id
         if event.retry is not None:
             self.delay = min(event.retry / 1000, MAX_RESUME_DELAY)
-        if event.event != "message" or not event.data.strip():
+        if event.kind != "message" or not event.data.strip():
             return
         try:
             messages = list(read_messages(decode_json(event.data)))

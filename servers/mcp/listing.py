@@ -49,14 +49,22 @@ class _Reader:
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
         self.warnings: list[str] = []
+        self._said: set[str] = set()
         self._bytes = 0
         self._position = 0
 
     def warn(self, sentence: str) -> None:
-        if len(self.warnings) < MAX_WARNINGS:
-            self.warnings.append(sentence)
-        elif len(self.warnings) == MAX_WARNINGS:
-            self.warnings.append("There are more warnings of this kind.")
+        self.warnings.append(sentence)
+
+    def _warn_of_tool(self, sentence: str) -> None:
+        """Once for each tool, and not for thousands."""
+        if sentence in self._said:
+            return
+        if len(self._said) < MAX_WARNINGS:
+            self.warn(sentence)
+        elif len(self._said) == MAX_WARNINGS:
+            self.warn("There are more warnings of this kind.")
+        self._said.add(sentence)
 
     def take(self, items: Any, page: int) -> bool:
         """Read the items of a page; False if the list must end here."""
@@ -70,10 +78,12 @@ class _Reader:
         try:
             tool = read_tool(item)
         except _BadTool as reason:
-            self.warn(f"Tool {_label(item, self._position)} is left out: {reason}.")
+            self._warn_of_tool(f"Tool {_label(item, self._position)} is left out: {reason}.")
             return True
         if tool.name in self.tools:
-            self.warn(f"Tool “{clean(tool.name, 100)}” is listed twice; the first one counts.")
+            self._warn_of_tool(
+                f"Tool “{clean(tool.name, 100)}” is listed twice; the first one counts."
+            )
             return True
         if len(self.tools) == MAX_TOOLS:
             self.warn(f"The server has more than {MAX_TOOLS} tools; the rest is left out.")

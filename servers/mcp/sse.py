@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import urljoin
 
-import httpx2
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest
 
 from servers.limits import request_limit
 from servers.mcp.errors import NotMcp, flatten
+from servers.mcp.events import Event
 from servers.mcp.exchange import Door, content_type, not_mcp, read_events
 from servers.mcp.messages import decode_json, encode, read_messages
 from servers.mcp.transport import Inbox, Incoming, background, end_tasks
@@ -118,10 +118,10 @@ class SseTransport:
         if not self._endpoint.done():
             self._endpoint.set_exception(error)
 
-    async def _take(self, event: httpx2.ServerSentEvent) -> None:
-        if event.event == "endpoint" and not self._endpoint.done():
+    async def _take(self, event: Event) -> None:
+        if event.kind == "endpoint" and not self._endpoint.done():
             self._endpoint.set_result(self._checked(event.data.strip()))
-        elif event.event == "message" and event.data.strip():
+        elif event.kind == "message" and event.data.strip():
             with contextlib.suppress(ValueError):  # one bad event harms only its own request
                 for message in read_messages(decode_json(event.data)):
                     await self._inbox.put(SessionMessage(message))

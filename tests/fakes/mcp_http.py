@@ -115,8 +115,8 @@ class FakeHttp:
                 reply = await self._reply(request)
                 if not await _write_reply(writer, reply):
                     break
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client has left
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client has left, or the test is over
         finally:
             writer.close()
             self._tasks.discard(task)

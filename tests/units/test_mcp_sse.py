@@ -1,0 +1,146 @@
+"""The transport of 2024-11-05."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from servers.mcp.client import Connection, connect
+from servers.mcp.types import CallTimedOut, ConnectionLost, ServerUnavailable
+from tests.fakes.mcp_helpers import http_settings
+from tests.fakes.mcp_http import EVENTS, FakeHttp, Reply, Request
+
+REMEMBERED = {"transport": "sse"}
+
+
+@asynccontextmanager
+async def connected(**options: Any) -> AsyncIterator[tuple[FakeHttp, Connection]]:
+    async with (
+        FakeHttp(transport="sse", **options) as server,
+        connect(http_settings(server.url, remembered=REMEMBERED)) as connection,
+    ):
+        yield server, connection
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+async def test_a_server_is_listed_and_called(end: str) -> None:
+    """P5, B17."""
+    async with connected(event_end=end) as (_, connection):
+        assert len((await connection.list_tools()).tools) == 20
+        assert json.loads((await connection.call_tool("echo", {"a": 1})).text) == {"a": 1}
+
+
+async def test_calls_at_the_same_time_get_their_own_answers() -> None:
+    async with connected() as (_, connection):
+        results = await asyncio.gather(
+            *(connection.call_tool("echo", {"n": number}) for number in range(20))
+        )
+    assert [json.loads(result.text)["n"] for result in results] == list(range(20))
+
+
+async def test_headers_go_with_the_stream_and_with_every_message() -> None:
+    """U23."""
+    async with FakeHttp(transport="sse") as server:
+        settings = http_settings(server.url, remembered=REMEMBERED, headers=(("X-Key", "k"),))
+        async with connect(settings) as connection:
+            await connection.call_tool("echo", {})
+    assert {request.headers["x-key"] for request in server.requests} == {"k"}
+
+
+async def test_a_stream_that_closes_in_mid_call_fails_the_call_at_once() -> None:
+    """B15."""
+    leave = asyncio.Event()
+
+    async def stream(server: FakeHttp) -> AsyncGenerator[bytes, None]:
+        yield b"event: endpoint\ndata: /messages\n\n"
+        async for chunk in _until(leave, server):
+            yield chunk
+
+    def script(request: Request) -> Reply | None:
+        if request.rpc == "tools/call":
+            leave.set()
+        if request.method == "GET":
+            return Reply(200, {"content-type": EVENTS}, stream(server))
+        return None
+
+    async with FakeHttp(transport="sse", script=script) as server:
+        settings = http_settings(server.url, remembered=REMEMBERED)
+        async with connect(settings) as connection:
+            start = time.monotonic()
+            with pytest.raises(ConnectionLost, match="closed the event stream"):
+                await connection.call_tool("hang", {})
+            assert time.monotonic() - start < 3
+            with pytest.raises(ConnectionLost):
+                await connection.list_tools()
+
+
+async def _until(leave: asyncio.Event, server: FakeHttp) -> AsyncGenerator[bytes, None]:
+    """What the fake sends, until told to leave."""
+    while True:
+        item = asyncio.create_task(server._outbox.get())
+        leaving = asyncio.create_task(leave.wait())
+        done, rest = await asyncio.wait({item, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        for task in rest:
+            task.cancel()
+        if leaving in done:
+            return
+        yield item.result()
+
+
+async def test_a_call_over_its_limit_is_cancelled_at_the_server() -> None:
+    """F06."""
+    async with connected() as (server, connection):
+        with pytest.raises(CallTimedOut):
+            await connection.call_tool("hang", {}, timeout=0.2)
+        assert (await connection.call_tool("echo", {})).ok
+    assert len(server.fake.cancelled) == 1
+
+
+async def test_a_refused_message_fails_its_call() -> None:
+    def script(request: Request) -> Reply | None:
+        refusal = Reply(400, {"content-type": "text/plain"}, b"too long")
+        return refusal if request.rpc == "tools/call" else None
+
+    async with connected(script=script) as (_, connection):
+        with pytest.raises(ServerUnavailable, match="400 Bad Request: too long"):
+            await connection.call_tool("echo", {})
+
+
+async def test_a_stream_that_names_no_address_ends_at_the_limit() -> None:
+    """F06: a stream that says nothing."""
+
+    async def silent() -> AsyncGenerator[bytes, None]:
+        yield b": hello\n\n"
+        await asyncio.Event().wait()
+
+    reply = Reply(200, {"content-type": EVENTS}, silent())
+    async with FakeHttp(script=lambda request: reply) as server:
+        settings = http_settings(server.url, remembered=REMEMBERED, request_timeout=0.3)
+        with pytest.raises(ServerUnavailable, match="named no address for messages"):
+            async with connect(settings):
+                pass
+
+
+async def test_a_stream_that_ends_before_it_names_an_address_is_an_error() -> None:
+    def script(request: Request) -> Reply | None:
+        farewell = Reply(200, {"content-type": EVENTS}, b": bye\n\n")
+        return farewell if request.method == "GET" else None
+
+    async with FakeHttp(script=script) as server:
+        server.transport = "sse"  # no POST at /sse either
+        with pytest.raises(ServerUnavailable, match=r"405 Method Not Allowed"):
+            async with connect(http_settings(server.url)):
+                pass
+
+
+async def test_a_bad_event_harms_no_other() -> None:
+    async with connected() as (server, connection):
+        server._outbox.put_nowait(b"event: message\ndata: {oops\n\n")
+        server._outbox.put_nowait(b'event: other\ndata: {"jsonrpc":"2.0"}\n\n')
+        assert (await connection.call_tool("echo", {})).ok
