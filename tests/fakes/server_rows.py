@@ -1,0 +1,60 @@
+"""Rows of this product's MCP servers, made by the services as people make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servers.definition import HTTP, STDIO, Entry, ServerData
+from servers.mcp.types import Tool, ToolList
+from servers.models import Server
+from servers.services import create_server, store_success
+
+
+def http_data(name: str = "github", **values: Any) -> ServerData:
+    values = {"url": "https://api.example.org/mcp", **values}
+    return ServerData(name=name, transport=HTTP, **values)
+
+
+def stdio_data(name: str = "everything", **values: Any) -> ServerData:
+    values = {"command": "npx", "args": ("-y", "server-everything"), **values}
+    return ServerData(name=name, transport=STDIO, **values)
+
+
+def http_server(
+    name: str = "github", headers: dict[str, str] | None = None, **values: Any
+) -> Server:
+    entries = tuple(Entry(*pair) for pair in (headers or {}).items())
+    return create_server(actor=None, data=http_data(name, headers=entries, **values))
+
+
+def stdio_server(
+    name: str = "everything", env: dict[str, str] | None = None, **values: Any
+) -> Server:
+    entries = tuple(Entry(*pair) for pair in (env or {}).items())
+    return create_server(actor=None, data=stdio_data(name, env=entries, **values))
+
+
+class FoundServer:
+    """What a connection found, for storing."""
+
+    transport = "http"
+    protocol_version = "2025-11-25"
+    server_name = "Example"
+    server_version = "1.0"
+    instructions = "Be gentle."
+
+    def __init__(self, **values: Any) -> None:
+        self.remembered: dict[str, Any] = {"transport": "http", "mode": "handshake"}
+        for name, value in values.items():
+            setattr(self, name, value)
+
+
+def tool_list(*names: str) -> ToolList:
+    return ToolList([Tool(name, description=f"About {name}") for name in names])
+
+
+def after_success(server: Server, *names: str) -> Server:
+    """The server after a success that listed tools of these names."""
+    store_success(server, FoundServer(), tool_list(*names))
+    server.refresh_from_db()
+    return server

@@ -1,0 +1,187 @@
+"""The test dialog and its page."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from servers import checks
+from servers.models import Check, Server
+from tests.fakes.server_rows import after_success, http_server, stdio_server
+from umpteenth.accounts.models import User
+
+pytestmark = pytest.mark.django_db
+
+HTMX = {"HX-Request": "true"}
+
+
+@pytest.fixture(autouse=True)
+def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_hint", lambda pk: None)
+
+
+def made(server: Server, **values: Any) -> Check:
+    values = {"connection_version": server.connection_version, **values}
+    return Check.objects.create(server=server, **values)
+
+
+def ended(server: Server, outcome: str, **values: Any) -> Check:
+    """A check that took 90 seconds."""
+    now = timezone.now()
+    times = {"started_at": now, "finished_at": now + timedelta(seconds=90)}
+    check = made(server, status="done", outcome=outcome, **{**times, **values})
+    Check.objects.filter(pk=check.pk).update(created_at=now)
+    return check
+
+
+def poll(client: Client, check: Check, seen: int = 0) -> HttpResponse:
+    address = reverse("servers:check", args=[check.pk])
+    return client.get(address, {"seen": str(seen)}, headers=HTMX)  # type: ignore[return-value]
+
+
+def shown(client: Client, check: Check) -> str:
+    return client.get(reverse("servers:check", args=[check.pk])).content.decode()
+
+
+def test_members_may_test(member_client: Client, member: User) -> None:
+    server = http_server()
+    response = member_client.post(reverse("servers:test", args=[server.pk]))
+    check = Check.objects.get()
+    assert response.status_code == 303
+    assert response["Location"] == reverse("servers:check", args=[check.pk])
+    assert check.requested_by == member
+
+
+def test_the_button_answers_with_the_dialog_and_refreshes_the_row(member_client: Client) -> None:
+    server = http_server()
+    response = member_client.post(reverse("servers:test", args=[server.pk]), headers=HTMX)
+    text = response.content.decode()
+    assert "Waiting for a worker" in text
+    assert 'hx-trigger="every 500ms"' in text
+    assert f"server-{server.pk}" in json.loads(response["HX-Trigger"])
+
+
+def test_the_page_survives_a_reload(member_client: Client) -> None:
+    check = made(http_server())
+    assert "Waiting for a worker" in shown(member_client, check)
+    assert "Cancel" in shown(member_client, check)
+
+
+def test_a_poll_says_a_new_step_once(member_client: Client) -> None:
+    steps = [{"label": "Starting npx", "ms": 12.0}, {"label": "Connecting", "ms": None}]
+    check = made(stdio_server(), status="running", started_at=timezone.now(), steps=steps)
+    response = poll(member_client, check, seen=1)
+    text = response.content.decode()
+    assert json.loads(response["HX-Trigger"]) == {"announce": "Connecting"}
+    assert text.lstrip().startswith('<div id="check-progress"')
+    assert "12 ms" in text
+    assert "HX-Trigger" not in poll(member_client, check, seen=2)
+
+
+def test_the_last_line_of_stderr_is_shown_while_it_waits(member_client: Client) -> None:
+    """C10."""
+    check = made(stdio_server(), status="running", last_stderr="npm http fetch GET 200")
+    assert "npm http fetch GET 200" in shown(member_client, check)
+
+
+def test_seconds_pass(member_client: Client) -> None:
+    with time_machine.travel(timezone.now(), tick=False) as clock:
+        check = made(http_server())
+        clock.shift(timedelta(seconds=7))
+        text = shown(member_client, check)
+    assert "7.0 s" in text
+    assert "umpteenth up" in text
+
+
+def test_the_answer_of_a_finished_check_ends_the_polling(member_client: Client) -> None:
+    server = after_success(http_server(), "echo")
+    response = poll(member_client, ended(server, "connected", tool_count=1))
+    assert response["HX-Retarget"] == "#check"
+    assert "every 500ms" not in response.content.decode()
+    events = json.loads(response["HX-Trigger"])
+    assert events["announce"] == "Connected: github"
+    assert f"server-{server.pk}" in events
+
+
+def test_connected_shows_the_tools_and_what_changed(member_client: Client) -> None:
+    """P30."""
+    server = after_success(http_server(), "echo", "add")
+    changes = {"added": ["add"], "removed": ["old"], "changed": []}
+    warnings = ["Tool “x” is left out"]
+    check = ended(server, "connected", tool_count=2, changes=changes, warnings=warnings)
+    text = shown(member_client, check)
+    for words in ("Connected", "About echo", "New since the last success", "Gone", "left out"):
+        assert words in text
+
+
+def test_login_required_points_to_headers(
+    administrator_client: Client, member_client: Client
+) -> None:
+    """P31, until logins exist."""
+    check = ended(http_server(), "login_required", error="401 Unauthorized")
+    text = shown(administrator_client, check)
+    for words in ("Login required", "401 Unauthorized", "Add an Authorization header"):
+        assert words in text
+    assert "An administrator can add an Authorization header" in shown(member_client, check)
+
+
+def test_connection_failed_shows_duration_words_cause_exit_code_and_stderr(
+    member_client: Client,
+) -> None:
+    """P21, P32."""
+    check = ended(
+        stdio_server(),
+        "failed",
+        error="npx: not found",
+        hint="Install Node.",
+        exit_code=127,
+        stderr_tail="sh: npx: not found",
+    )
+    text = shown(member_client, check)
+    for words in (
+        "Connection failed",
+        "after 1 min 30 s",
+        "npx: not found",
+        "Install Node.",
+        "Exit code 127",
+        "End of standard error",
+    ):
+        assert words in text
+
+
+def test_tools_of_newer_settings_are_not_shown_as_found_by_an_old_test(
+    member_client: Client,
+) -> None:
+    server = after_success(http_server(), "echo")
+    check = ended(server, "connected", connection_version=0, warnings=[checks.OUTDATED])
+    text = shown(member_client, check)
+    assert "what it found was not kept" in text
+    assert "About echo" not in text
+
+
+def test_cancel_ends_a_waiting_test(member_client: Client) -> None:
+    check = made(http_server())
+    address = reverse("servers:cancel_check", args=[check.pk])
+    text = member_client.post(address, headers=HTMX).content.decode()
+    assert "Cancelled" in text
+    assert member_client.post(address).status_code == 303
+
+
+def test_cancel_of_a_running_test_is_shown_at_once(member_client: Client) -> None:
+    check = made(http_server(), status="running", heartbeat_at=timezone.now())
+    address = reverse("servers:cancel_check", args=[check.pk])
+    assert "Cancelling…" in member_client.post(address, headers=HTMX).content.decode()
+
+
+def test_a_test_that_is_gone_is_a_404(member_client: Client) -> None:
+    check = made(http_server())
+    Server.objects.all().delete()
+    assert poll(member_client, check).status_code == 404

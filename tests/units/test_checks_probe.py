@@ -1,0 +1,85 @@
+"""The thread that connects; no database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from servers.mcp.types import ServerUnavailable
+from servers.probe import Found, Probe, Stopped
+from tests.fakes.mcp_helpers import shell_settings, stdio_settings
+from tests.fakes.mcp_server import Behaviour
+from tests.fakes.spawner import BareProcess, BareSpawner
+
+PATIENCE = 20.0  # seconds; only a hung probe uses them up
+
+
+def test_it_finds_tools_and_leaves_no_process() -> None:
+    spawner = BareSpawner()
+    probe = Probe(stdio_settings(), spawner)
+    probe.start()
+    assert probe.wait(PATIENCE)
+    assert isinstance(probe.outcome, Found)
+    assert len(probe.outcome.tools.tools) == 20
+    assert all(step["ms"] is not None for step in probe.progress().steps)
+    assert spawner.alive() == []
+
+
+def test_stopping_a_mute_server_ends_its_processes() -> None:
+    """C24: the tree is gone when `wait` returns."""
+    spawner = BareSpawner()
+    probe = Probe(shell_settings("echo still thinking >&2; sleep 100 & wait"), spawner)
+    probe.start()
+    deadline = time.monotonic() + PATIENCE
+    while not probe.progress().last_stderr and time.monotonic() < deadline:
+        assert not probe.wait(0.02)
+    probe.stop()
+    assert probe.wait(PATIENCE)
+    assert isinstance(probe.outcome, Stopped)
+    assert "still thinking" in probe.stderr_tail
+    assert spawner.alive() == []
+
+
+def test_stopping_before_anything_has_begun_works_too() -> None:
+    probe = Probe(stdio_settings(Behaviour(start="mute")), BareSpawner())
+    probe.start()
+    probe.stop()
+    probe.stop()
+    assert probe.wait(PATIENCE)
+    assert isinstance(probe.outcome, Stopped)
+
+
+def test_stopping_after_the_end_changes_nothing() -> None:
+    probe = Probe(stdio_settings(), BareSpawner())
+    probe.start()
+    assert probe.wait(PATIENCE)
+    probe.stop()
+    assert isinstance(probe.outcome, Found)
+
+
+def test_the_end_of_a_long_stderr_is_kept() -> None:
+    """C03."""
+    script = "yes a line of noise | head -c 300000 >&2; echo the end >&2; exit 1"
+    probe = Probe(shell_settings(script), BareSpawner())
+    probe.start()
+    assert probe.wait(PATIENCE)
+    assert probe.progress().last_stderr == "the end"
+    assert len(probe.stderr_tail) <= 8192
+    assert isinstance(probe.outcome, ServerUnavailable)
+    assert probe.outcome.exit_code == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_nobody_foresaw_is_an_outcome_too() -> None:
+    async def broken(argv: Sequence[str], env: Mapping[str, str]) -> BareProcess:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError("who would have thought")
+
+    probe = Probe(stdio_settings(), broken)
+    probe.start()
+    assert probe.wait(PATIENCE)
+    assert isinstance(probe.outcome, ServerUnavailable)
+    assert "who would have thought" in probe.outcome.message

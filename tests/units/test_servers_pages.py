@@ -1,0 +1,259 @@
+"""The list, the sheet, the switch, duplicate and delete."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from servers.mcp.types import ServerUnavailable, Tool, ToolList
+from servers.models import Check, Server
+from servers.services import set_enabled, store_failure, store_success
+from servers.usage import Usage, usages
+from tests.fakes.server_rows import FoundServer, after_success, http_server, stdio_server
+
+pytestmark = pytest.mark.django_db
+
+CANARY = '<img src=x onerror=alert(1)>"><svg/onload=alert(1)></script><script>'
+
+
+def page(client: Client, **query: str) -> str:
+    return client.get(reverse("servers:list"), query).content.decode()
+
+
+def test_the_empty_list_teaches_and_offers_the_first_step(
+    administrator_client: Client, member_client: Client
+) -> None:
+    assert "No MCP server yet" in page(administrator_client)
+    assert reverse("servers:create") in page(administrator_client)
+    assert reverse("servers:create") not in page(member_client)
+
+
+def test_a_row_shows_what_is_known_of_a_server(member_client: Client) -> None:
+    """P29, P49-P51."""
+    after_success(stdio_server("everything", description="All kinds of tools"), "a", "b")
+    http_server(
+        "github", headers={"Authorization": "Bearer canary-1"}, url="https://h.ex/?k=canary"
+    )
+    text = page(member_client)
+    assert "All kinds of tools" in text
+    assert "<strong>2</strong> · <time" in text
+    assert "Not tested" in text
+    assert "Bearer token" in text
+    assert "canary" not in text
+
+
+def test_members_see_no_way_to_change_anything(
+    member_client: Client, administrator_client: Client
+) -> None:
+    """I19."""
+    server = http_server()
+    ways = ["edit", "delete", "duplicate", "enabled"]
+    for way in ways:
+        address = reverse(f"servers:{way}", args=[server.pk])
+        assert address in page(administrator_client)
+        assert address not in page(member_client)
+    assert reverse("servers:test", args=[server.pk]) in page(member_client)
+
+
+@pytest.mark.parametrize("way", ["edit", "delete", "duplicate", "enabled", "create"])
+def test_a_member_who_tries_all_the_same_is_told_who_may(way: str, member_client: Client) -> None:
+    server = http_server()
+    args = [] if way == "create" else [server.pk]
+    response = member_client.post(reverse(f"servers:{way}", args=args))
+    assert response.status_code == 403
+    assert "Only administrators can change MCP servers" in response.content.decode()
+    assert Server.objects.get().enabled
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ({}, {"everything", "github", "off"}),
+        ({"q": "git"}, {"github"}),
+        ({"q": "API.example"}, {"github", "off"}),
+        ({"q": "npx everything"}, {"everything"}),
+        ({"transport": "stdio"}, {"everything"}),
+        ({"auth": "unknown"}, {"github", "off"}),
+        ({"auth": "none"}, {"everything"}),
+        ({"state": "untested"}, {"github", "off"}),
+        ({"state": "disabled"}, {"off"}),
+        ({"state": "nonsense", "transport": "pigeon"}, {"everything", "github", "off"}),
+        ({"q": "nowhere"}, set()),
+    ],
+)
+def test_the_list_is_searched_and_filtered_by_its_address(
+    query: dict[str, str], names: set[str], member_client: Client
+) -> None:
+    after_success(stdio_server("everything"), "echo")
+    http_server("github")
+    set_enabled(http_server("off"), actor=None, enabled=False)
+    response = member_client.get(reverse("servers:list"), query)
+    assert {row["server"].name for row in response.context["rows"]} == names
+    assert ("No server matches" in response.content.decode()) == (not names)
+
+
+def test_many_servers_are_paged(member_client: Client) -> None:
+    rows = [Server(name=f"s{i:03}", transport="http", private=b"", key_id="k") for i in range(120)]
+    Server.objects.bulk_create(rows)
+    text = page(member_client, page="2", transport="http")
+    assert "51 to 100 of 120" in text
+    assert "page=3&amp;transport=http" in text
+    assert "101 to 120 of 120" in page(member_client, page="99")
+
+
+def test_the_list_asks_the_database_equally_often_for_any_number_of_servers(
+    member_client: Client, django_assert_num_queries: Any
+) -> None:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    after_success(http_server(), "a")
+    with CaptureQueriesContext(connection) as few:
+        page(member_client)
+    rows = [Server(name=f"s{i:03}", transport="http", private=b"", key_id="k") for i in range(40)]
+    Server.objects.bulk_create(rows)
+    with django_assert_num_queries(len(few)):
+        page(member_client)
+    assert len(few) <= 12
+
+
+def test_the_filter_answers_with_the_list_alone(member_client: Client) -> None:
+    http_server()
+    headers = {"HX-Request": "true", "HX-Target": "server-list"}
+    text = member_client.get(reverse("servers:list"), headers=headers).content.decode()
+    assert text.lstrip().startswith('<div id="server-list"')
+
+
+def test_a_row_can_be_fetched_alone(member_client: Client) -> None:
+    server = http_server()
+    Check.objects.create(server=server, connection_version=1)
+    address = reverse("servers:row", args=[server.pk])
+    text = member_client.get(address, headers={"HX-Request": "true"}).content.decode()
+    assert "Testing…" in text
+    assert "every 2s" in text
+    Server.objects.all().delete()
+    assert member_client.get(address).status_code == 404
+
+
+def test_the_sheet_shows_what_the_last_success_found(member_client: Client) -> None:
+    """P27, P33."""
+    server = http_server()
+    tools = ToolList(
+        [
+            Tool("read", title="Reads", description="It reads", read_only=True),
+            Tool("erase", destructive=True),
+        ]
+    )
+    store_success(server, FoundServer(), tools)
+    text = member_client.get(reverse("servers:detail", args=[server.pk])).content.decode()
+    for words in ("Read-only", "Destructive", "It reads", "2025-11-25", "Example", "Be gentle."):
+        assert words in text
+
+
+def test_the_sheet_shows_the_last_error_verbatim(member_client: Client) -> None:
+    server = after_success(http_server(), "echo")
+    store_failure(server, ServerUnavailable("429 Too Many <Requests>"))
+    text = member_client.get(reverse("servers:detail", args=[server.pk])).content.decode()
+    assert "429 Too Many &lt;Requests&gt;" in text
+    assert "echo" in text
+
+
+def test_what_servers_say_is_shown_as_text(member_client: Client) -> None:
+    """I10."""
+    server = http_server(description=CANARY)
+    schema = {"properties": {CANARY: {"description": CANARY, "enum": [CANARY], "default": CANARY}}}
+    tool = Tool(CANARY, title=CANARY, description=CANARY, input_schema=schema)
+    found = FoundServer(server_name=CANARY, server_version=CANARY, instructions=CANARY)
+    store_success(server, found, ToolList([tool]))
+    check = Check.objects.create(
+        server=server,
+        connection_version=1,
+        status="done",
+        outcome="failed",
+        error=CANARY,
+        hint=CANARY,
+        stderr_tail=CANARY,
+        steps=[{"label": CANARY, "ms": 1}],
+    )
+    addresses = [
+        reverse("servers:list"),
+        reverse("servers:detail", args=[server.pk]),
+        reverse("servers:check", args=[check.pk]),
+        f"{reverse('servers:tool', args=[server.pk])}?name={quote(CANARY)}",
+    ]
+    for address in addresses:
+        text = member_client.get(address).content.decode()
+        assert "&lt;img" in text
+        assert "<img src=x" not in text
+        assert "<svg/onload" not in text
+
+
+def test_a_tool_that_is_gone_is_a_404(member_client: Client) -> None:
+    server = after_success(http_server(), "echo")
+    address = reverse("servers:tool", args=[server.pk])
+    assert member_client.get(address, {"name": "echo"}).status_code == 200
+    assert member_client.get(address, {"name": "gone"}).status_code == 404
+
+
+def test_the_sheet_asks_equally_often_for_any_number_of_tools(
+    member_client: Client, django_assert_num_queries: Any
+) -> None:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    server = after_success(http_server(), "a")
+    address = reverse("servers:detail", args=[server.pk])
+    with CaptureQueriesContext(connection) as few:
+        member_client.get(address)
+    after_success(server, *(f"tool-{i}" for i in range(100)))
+    with django_assert_num_queries(len(few)):
+        member_client.get(address)
+
+
+def test_the_switch_saves_at_once(administrator_client: Client) -> None:
+    """P59."""
+    server = http_server()
+    address = reverse("servers:enabled", args=[server.pk])
+    response = administrator_client.post(address, headers={"HX-Request": "true"})
+    assert "github is disabled" in response["HX-Trigger"]
+    assert f'id="server-{server.pk}"' in response.content.decode()
+    server.refresh_from_db()
+    assert not server.enabled
+    assert administrator_client.post(address, {"enabled": "on"}).status_code == 303
+    server.refresh_from_db()
+    assert server.enabled
+
+
+def test_a_copy_opens_its_form(administrator_client: Client) -> None:
+    server = http_server()
+    response = administrator_client.post(reverse("servers:duplicate", args=[server.pk]))
+    copy = Server.objects.get(name="github-copy")
+    assert response["Location"] == reverse("servers:edit", args=[copy.pk])
+
+
+def test_deleting_asks_first_and_names_what_uses_it(
+    administrator_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from servers import usage
+
+    server = http_server()
+    finder = lambda server: [Usage("job", "nightly digest", "/jobs/1/")]  # noqa: E731
+    monkeypatch.setattr(usage, "_finders", [finder])
+    assert usages(server)[0].name == "nightly digest"
+    address = reverse("servers:delete", args=[server.pk])
+    text = administrator_client.get(address).content.decode()
+    assert "Delete github?" in text
+    assert "nightly digest" in text
+    assert Server.objects.exists()
+    assert administrator_client.post(address).status_code == 303
+    assert not Server.objects.exists()
+
+
+@pytest.mark.parametrize("way", ["duplicate", "enabled", "test"])
+def test_a_change_needs_a_post(way: str, administrator_client: Client) -> None:
+    server = http_server()
+    assert administrator_client.get(reverse(f"servers:{way}", args=[server.pk])).status_code == 405
