@@ -41,6 +41,7 @@ class AttachedServer:
     allowed_tools: tuple[str, ...] | None
     settings: ConnectionSettings | None = None
     problem: str = ""
+    version: int = 1  # of its connection; what worked is remembered for this one only
 
 
 class ServerLink:
@@ -68,6 +69,14 @@ class ServerLink:
         await self._ready.wait()
         if self._problem:
             raise ServerUnavailable(f"{_title(self.server.name)}: {self._problem}")
+
+    @property
+    def learned(self) -> dict[str, Any] | None:
+        """How it was reached, where that differs from what was known before the run."""
+        if self._connection is None or self.settings is None:
+            return None
+        found = self._connection.remembered
+        return found if found != dict(self.settings.remembered) else None
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallResult:
         """Send one call. Raises `ServerError`; the caller has checked that it may be sent."""

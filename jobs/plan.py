@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from jobs.connections import AttachedServer
+from jobs.connections import AttachedServer, ServerLink
 from jobs.definition import unrestricted_allowed
 from jobs.models import Attachment, Job, Run
 from secrets_vault import services as vault
 from servers.mcp.types import ServerError
+from servers.models import Server
 from servers.services import connection_settings
 
 
@@ -91,6 +92,7 @@ def _server(row: Attachment, job: Job, secrets: dict[str, str], *, wanted: bool)
         name=server.name,
         transport=server.transport,
         enabled=server.enabled,
+        version=server.connection_version,
         allowed_tools=None if row.allowed_tools is None else tuple(row.allowed_tools),
     )
     if not (wanted and server.enabled):
@@ -101,3 +103,13 @@ def _server(row: Attachment, job: Job, secrets: dict[str, str], *, wanted: bool)
         return replace(attached, problem=str(error))
     secrets.update(mask)
     return replace(attached, settings=settings)
+
+
+def remember(links: Iterable[ServerLink]) -> None:
+    """What worked is tried first the next time, unless the server was edited meanwhile."""
+    for link in links:
+        if (learned := link.learned) is not None:
+            server = link.server
+            Server.objects.filter(pk=server.id, connection_version=server.version).update(
+                remembered=learned
+            )

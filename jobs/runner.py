@@ -26,7 +26,7 @@ from jobs.collect import collect
 from jobs.connections import ServerLink
 from jobs.handler import RunHandler, may_call
 from jobs.lifecycle import Outcome, Status
-from jobs.plan import Plan, PlanError, make_plan
+from jobs.plan import Plan, PlanError, make_plan, remember
 from jobs.sandbox import base as sandbox
 from jobs.sandbox.runtime import socket_path
 from jobs.streams import Budget, OutputStream
@@ -211,6 +211,7 @@ class Execution:
         try:
             outcome = await self._with_broker(plan, place, handler)
             await self._collect(place)
+            await self.database(partial(remember, list(links.values())))
             return outcome
         finally:
             await asyncio.gather(*(link.close() for link in links.values()))

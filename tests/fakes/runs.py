@@ -95,6 +95,7 @@ class FakeServer:
     closed: bool = False
     transport: str = "http"
     protocol_version: str = "2026-07-28"
+    remembered: dict[str, Any] = field(default_factory=lambda: {"mode": "stateless"})
 
     async def list_tools(self) -> ToolList:
         return ToolList(self.tools)

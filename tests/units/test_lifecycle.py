@@ -183,13 +183,15 @@ class TestCancel:
 class TestReap:
     def test_only_silent_runs_are_ended_and_only_once(self) -> None:
         """H08: queued for an hour, alive for three, silent for twenty minutes."""
-        ago = lambda **time: NOW - timedelta(**time)  # noqa: E731
-        queued = old_run(make_job("queued"), Status.QUEUED, queued_at=ago(hours=1))
+        queued = old_run(make_job("queued"), Status.QUEUED, queued_at=NOW - timedelta(hours=1))
         alive = old_run(
-            make_job("alive"), Status.RUNNING, started_at=ago(hours=3), heartbeat_at=ago(seconds=59)
+            make_job("alive"),
+            Status.RUNNING,
+            started_at=NOW - timedelta(hours=3),
+            heartbeat_at=NOW - timedelta(seconds=59),
         )
         job = make_job("silent")
-        silent = old_run(job, Status.RUNNING, heartbeat_at=ago(minutes=20))
+        silent = old_run(job, Status.RUNNING, heartbeat_at=NOW - timedelta(minutes=20))
         Job.objects.filter(pk=job.pk).update(active_run=silent)
         assert (lifecycle.reap(NOW), lifecycle.reap(NOW)) == (1, 0)
         for run in (queued, alive, silent):

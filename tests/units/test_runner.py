@@ -20,6 +20,7 @@ from jobs.models import Artifact, Attachment, Job, JobSecret, Run, StateEntry
 from jobs.sandbox import base as sandbox
 from secrets_vault.services import set_secret
 from servers.definition import ServerData
+from servers.models import Server
 from servers.services import create_server
 from tests.fakes.runs import (
     FakeServer,
@@ -268,6 +269,21 @@ class TestServers:
         assert servers["good"].calls == [("echo", {"message": "hi"})]
         assert {"server.connected", "tool.call", "tool.result"} <= set(kinds(run))
         assert servers["good"].closed
+
+    @pytest.mark.parametrize(("edited", "kept"), [(False, {"mode": "stateless"}), (True, {})])
+    def test_what_worked_is_tried_first_the_next_time(
+        self, servers: FakeServers, edited: bool, kept: dict[str, str]
+    ) -> None:
+        job = make_job(script="until [ -e go ]; do sleep 0.02; done\n")
+        attach(job)
+        run = make_run(job)
+        thread = start(run)
+        wait_for(lambda: "server.connected" in kinds(run))
+        if edited:
+            Server.objects.update(connection_version=2)
+        (get_options().data_dir / "runs" / str(run.pk) / "workspace" / "go").touch()
+        thread.join(15)
+        assert Server.objects.get().remembered == kept
 
     def test_a_dead_server_is_named_and_the_run_goes_on(self, servers: FakeServers) -> None:
         """P71"""

@@ -138,7 +138,8 @@ class TestRetry:
 
 class TestFireSchedule:
     def make_due(self, **fields: Any) -> Job:
-        return make_job(**({"cron": "0 * * * *", "next_run_at": DUE} | fields))
+        values: dict[str, Any] = {"cron": "0 * * * *", "next_run_at": DUE}
+        return make_job(**(values | fields))
 
     def test_it_starts_the_run_and_arms_the_next_time(self) -> None:
         job = self.make_due()

@@ -26,7 +26,8 @@ def follow(
     """Wait for the end and return the run; prints its events as they come unless `quiet`.
 
     What no worker claims within `patience` seconds (at once where none lives) this process
-    claims and executes, once the job's other runs allow it. Ctrl-C cancels the run and waits for its end.
+    claims and executes, once the job's other runs allow it. Ctrl-C cancels the run and waits
+    for its end.
     """
     from jobs.models import Run
 

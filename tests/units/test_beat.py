@@ -1,0 +1,235 @@
+"""The sweep: what is due, what lost its hint, what went silent; and who sweeps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from django.db import OperationalError
+
+from jobs import beat, lifecycle, services, triggers
+from jobs.definition import JobData
+from jobs.models import Job, Lease, Run
+from tests.fakes.runs import make_job, make_run, old_run
+from umpteenth import celery
+
+NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    hints: list[str] = []
+
+    def send(_task: str, *args: str) -> bool:
+        hints.extend(args)
+        return True
+
+    monkeypatch.setattr(celery, "send_hint", send)
+    monkeypatch.setattr(triggers, "hint_run", lambda run_id: None)
+    monkeypatch.setattr(beat, "sweep_checks", lambda now: 0)
+    return hints
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    return [1000.0]
+
+
+@pytest.fixture
+def sweeper(sent: list[str], clock: list[float]) -> beat.Sweeper:
+    return beat.Sweeper(lambda: clock[0])
+
+
+class TestSchedules:
+    def test_what_is_due_runs_and_nothing_else(self, sweeper: beat.Sweeper) -> None:
+        due = make_job("due", cron="* * * * *", next_run_at=NOW - timedelta(seconds=1))
+        make_job("later", cron="* * * * *", next_run_at=NOW + timedelta(seconds=1))
+        make_job("paused", cron="* * * * *", next_run_at=NOW, enabled=False)
+        make_job("none")
+        assert sweeper.sweep(NOW)
+        assert sweeper.sweep(NOW)
+        assert list(Run.objects.values_list("job", flat=True)) == [due.pk]
+
+    def test_a_day_without_beat_starts_each_job_once(self, sweeper: beat.Sweeper) -> None:
+        """G16"""
+        for number in range(10):
+            make_job(f"j{number}", cron="0 * * * *", next_run_at=NOW - timedelta(hours=12))
+        sweeper.sweep(NOW)
+        sweeper.sweep(NOW + timedelta(seconds=1))
+        assert Run.objects.count() == 10
+        assert not Job.objects.filter(next_run_at__lte=NOW).exists()
+
+    def test_editing_pausing_and_resuming_fire_nothing(self, sweeper: beat.Sweeper) -> None:
+        """G13: nothing but what the new schedule says from now on."""
+        with time_machine.travel(NOW, tick=False):
+            data = JobData(name="digest", script="true", cron="0 9 * * *")
+            jobs = [
+                services.create_job(actor=None, data=data.replace(name=f"d{number}"))
+                for number in range(3)
+            ]
+            Job.objects.update(created_at=NOW - timedelta(days=90))
+            services.update_job(
+                jobs[0], actor=None, data=data.replace(name="d0", cron="0 1 * * *"), version=1
+            )
+            services.set_enabled(jobs[1], actor=None, enabled=False)
+            services.set_enabled(jobs[1], actor=None, enabled=True)
+            sweeper.sweep(NOW)
+        assert not Run.objects.exists()
+        times = {job.name: job.next_run_at for job in Job.objects.all()}
+        assert times == {
+            "d0": datetime(2026, 3, 2, 1, tzinfo=UTC),
+            "d1": datetime(2026, 3, 2, 9, tzinfo=UTC),
+            "d2": datetime(2026, 3, 2, 9, tzinfo=UTC),
+        }
+
+    def test_a_schedule_that_no_longer_holds_is_put_aside(
+        self, sweeper: beat.Sweeper, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broken = make_job("broken", cron="99 * * * *", next_run_at=NOW)
+        make_job("good", cron="* * * * *", next_run_at=NOW)
+        sweeper.sweep(NOW)
+        broken.refresh_from_db()
+        assert broken.next_run_at is None
+        assert "cannot be used any more" in caplog.text
+        assert Run.objects.get().job.name == "good"
+
+
+class TestHints:
+    def test_a_queued_run_is_hinted_again_but_not_all_the_time(
+        self, sweeper: beat.Sweeper, sent: list[str], clock: list[float]
+    ) -> None:
+        """H10, H11: the broker was away, or forgot."""
+        run = old_run(make_job(), Run.Status.QUEUED, queued_at=NOW)
+        counts = []
+        for seconds in (1, 4, 5, 13, 14, 25):
+            clock[0] = 1000.0 + seconds
+            sweeper.sweep(NOW + timedelta(seconds=seconds))
+            counts.append(len(sent))
+        assert counts == [0, 1, 1, 1, 2, 3]
+        assert set(sent) == {str(run.pk)}
+
+    def test_a_run_that_must_wait_is_not_hinted(
+        self, sweeper: beat.Sweeper, sent: list[str]
+    ) -> None:
+        job = make_job(overlap=Job.Overlap.QUEUE)
+        live = old_run(job, Run.Status.RUNNING, number=1, heartbeat_at=NOW)
+        Job.objects.update(active_run=live)
+        old_run(job, Run.Status.QUEUED, number=2, queued_at=NOW - timedelta(hours=1))
+        sweeper.sweep(NOW)
+        assert sent == []
+
+    def test_a_broker_that_is_down_ends_the_round(
+        self, sweeper: beat.Sweeper, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tried: list[str] = []
+
+        def refuse(_task: str, *args: str) -> bool:
+            tried.extend(args)
+            return False
+
+        monkeypatch.setattr(celery, "send_hint", refuse)
+        for number in range(3):
+            old_run(make_job(f"j{number}"), Run.Status.QUEUED, queued_at=NOW - timedelta(hours=1))
+        assert sweeper.sweep(NOW)
+        assert len(tried) == 1
+        assert sweeper._hinted == {}
+
+
+class TestReaping:
+    def test_silent_runs_are_ended(self, sweeper: beat.Sweeper) -> None:
+        """H07: found by the sweep, whatever the queue does."""
+        run = old_run(make_job(), Run.Status.RUNNING, heartbeat_at=NOW - timedelta(seconds=61))
+        sweeper.sweep(NOW)
+        run.refresh_from_db()
+        assert run.status == Run.Status.FAILED
+
+    def test_one_broken_step_does_not_stop_the_others(
+        self, sweeper: beat.Sweeper, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(_now: datetime) -> int:
+            raise RuntimeError("poison")
+
+        monkeypatch.setattr(beat, "fire_due", broken)
+        monkeypatch.setattr(beat.connection, "close", lambda: None)
+        run = old_run(make_job(), Run.Status.RUNNING, heartbeat_at=NOW - timedelta(seconds=61))
+        assert sweeper.sweep(NOW)
+        run.refresh_from_db()
+        assert run.status == Run.Status.FAILED
+
+
+class TestLease:
+    def test_one_beat_sweeps_and_the_other_follows_when_it_is_gone(self, sent: list[str]) -> None:
+        first, second = beat.Sweeper(), beat.Sweeper()
+        assert first.sweep(NOW)
+        assert not second.sweep(NOW + timedelta(seconds=1))
+        assert first.sweep(NOW + timedelta(seconds=10))
+        assert not second.sweep(NOW + timedelta(seconds=20))
+        assert second.sweep(NOW + timedelta(seconds=26))
+        assert not first.sweep(NOW + timedelta(seconds=27))
+
+    def test_a_beat_that_ends_hands_over_at_once(self, sent: list[str]) -> None:
+        first, second = beat.Sweeper(), beat.Sweeper()
+        assert first.sweep(NOW)
+        beat.release_lease(first.holder)
+        assert second.sweep(NOW)
+        beat.release_lease(first.holder)
+        assert Lease.objects.get().holder == second.holder
+
+
+class TestScheduler:
+    @pytest.fixture
+    def scheduler(self, sent: list[str], monkeypatch: pytest.MonkeyPatch) -> beat.Scheduler:
+        monkeypatch.setattr(beat.connection, "close", lambda: None)
+        return beat.Scheduler(app=celery.app)
+
+    def test_a_tick_sweeps_and_asks_for_the_next_within_a_second(
+        self, scheduler: beat.Scheduler
+    ) -> None:
+        make_job(cron="* * * * *", next_run_at=lifecycle.database_now())
+        assert 0.1 <= scheduler.tick() <= 1.0
+        assert Run.objects.count() == 1
+        assert scheduler.schedule == {}
+
+    @pytest.mark.parametrize("error", [OperationalError("gone"), RuntimeError("odd")])
+    def test_a_database_that_is_away_does_not_end_beat(
+        self, scheduler: beat.Scheduler, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        def away(*_args: Any) -> bool:
+            raise error
+
+        monkeypatch.setattr(beat, "take_lease", away)
+        assert scheduler.tick() > 0
+
+    def test_it_hands_over_at_the_end(self, scheduler: beat.Scheduler) -> None:
+        scheduler.tick()
+        scheduler.close()
+        assert not Lease.objects.exists()
+
+
+def test_beat_does_not_load_the_mcp_sdk() -> None:
+    """Memory: beat connects to no server."""
+    code = (
+        "import os, sys, django; os.environ['DJANGO_SETTINGS_MODULE'] = 'umpteenth.settings';"
+        "django.setup(); import jobs.beat, servers.checks; print('mcp' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_real_sweep_of_checks_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    from servers import checks
+
+    called: list[datetime] = []
+    monkeypatch.setattr(checks, "sweep_checks", lambda now: called.append(now) or 0)
+    beat.sweep_checks(NOW)
+    assert called == [NOW]
+
+
+def test_a_run_made_by_hand_still_starts_beside_the_schedule(sent: list[str]) -> None:
+    job = make_job(cron="0 9 * * *", next_run_at=NOW + timedelta(days=1))
+    assert make_run(job).status == Run.Status.QUEUED
