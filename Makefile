@@ -31,7 +31,7 @@ test:
 
 unit:
 	@.ci/setup packages
-	@$(BIN)/pytest -q tests/units
+	@$(BIN)/pytest -q -n 2 tests/units
 
 e2e:
 	@.ci/setup test
