@@ -115,8 +115,9 @@
     for (const menu of $$("details[data-menu][open]")) {
       if (!menu.contains(target) || target.closest(".menu-item")) menu.open = false;
     }
-    if (target instanceof HTMLDialogElement && !target.hasAttribute("data-keep") && outside(target, event)) {
-      closeDialog(target);
+    if (target instanceof HTMLDialogElement && outside(target, event)) {
+      // A stray click must not throw away what was typed; Escape and Cancel do.
+      if (!isTyped(target)) closeDialog(target);
       return;
     }
     const link = target.closest("a[data-dialog], a[data-sheet]");
@@ -150,6 +151,11 @@
       if (first && !String(getSelection())) first.click();
     }
   });
+
+  function isTyped(dialog) {
+    return $$("input:not([type=hidden], [type=search]), textarea", dialog)
+      .some((field) => field.value !== field.defaultValue || Boolean(field.checked) !== Boolean(field.defaultChecked));
+  }
 
   function outside(dialog, event) {
     const box = dialog.getBoundingClientRect();
@@ -416,7 +422,10 @@
       target.dataset.url = event.detail.pathInfo?.finalRequestPath || "";
       adoptFragment(target);
     }
-    if (target.id === "palette-results") activate(0);
+  });
+  // After settling: until then htmx gives hits of the same id their old attributes back.
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (event.detail.target?.id === "palette-results") activate(0);
   });
   document.addEventListener("htmx:load", (event) => prepare(event.detail.elt));
   document.addEventListener("htmx:oobAfterSwap", () => agePlainToasts());
