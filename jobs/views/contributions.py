@@ -13,7 +13,6 @@ from django.utils import timezone
 from jobs import presence, queries, timeline
 from jobs.models import Job, Run
 from jobs.views import live
-from servers.models import Server
 from umpteenth.accounts import context, dashboard, search
 from umpteenth.accounts.models import User
 from umpteenth.core.htmx import Request
@@ -25,7 +24,8 @@ QUIET = timedelta(minutes=1)
 def register() -> None:
     """Called once when the app is ready."""
     dashboard.register_panel(panel)
-    for step in (server_step, job_step, run_step):
+    # The first step, adding a server, is the servers' own.
+    for step in (job_step, run_step):
         dashboard.register_step(step)
     search.register_source(job_hits)
     search.register_source(run_hits)
@@ -41,16 +41,6 @@ def panel(request: Request) -> dict[str, Any] | None:
     for run in [*shown.running, *shown.failures]:
         run.elapsed_ms = queries.run_duration_ms(run)  # type: ignore[attr-defined]
     return {"template": "jobs/_dashboard.html", "wide": True, "overview": shown}
-
-
-def server_step(request: Request) -> dict[str, Any]:
-    return {
-        "title": "Add a server",
-        "text": "Register an MCP server and test it to see its tools.",
-        "url": reverse("servers:create"),
-        "action": "Add server",
-        "done": Server.objects.exists(),
-    }
 
 
 def job_step(request: Request) -> dict[str, Any]:
@@ -83,7 +73,9 @@ def job_hits(user: User, words: str) -> Iterable[search.Hit]:
     # `run nightly` finds the job nightly to run.
     verb, _, rest = words.strip().partition(" ")
     name = rest if verb.lower() == "run" and rest else words.strip()
-    jobs = list(Job.objects.only("pk", "name", "description").filter(name__icontains=name)[:JOB_HITS])
+    jobs = list(
+        Job.objects.only("pk", "name", "description").filter(name__icontains=name)[:JOB_HITS]
+    )
     for job in jobs:
         yield search.Hit("Job", job.name, job.description, _url("detail", job))
     for job in jobs[:2]:

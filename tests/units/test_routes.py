@@ -203,7 +203,7 @@ ROUTES: dict[str, Route] = {
     "jobs:runs": everyone(_job),
     "jobs:state": everyone(_job),
     "jobs:state_entry": everyone(_job),
-    "jobs:state_delete": action(_job),
+    "jobs:state_delete": Route(SEE_OTHER, NOT_FOUND, NOT_FOUND, _job),
     "jobs:settings": everyone(_job),
     "jobs:run_now": everyone(_job),
     "jobs:enabled": action(_job),
