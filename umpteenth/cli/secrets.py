@@ -70,8 +70,12 @@ def set_(
         click.echo(note)
 
 
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
 def _read_value() -> str:
-    if sys.stdin.isatty():
+    if _is_terminal():
         value: str = click.prompt("Value", hide_input=True, err=True)
         return value
     data = sys.stdin.buffer.read(_READ_AT_MOST + 1)
@@ -141,7 +145,7 @@ def remove(name: str, yes: bool) -> None:
         fail(f"Secret {name} not found.")
     used_by = ", ".join(str(use) for use in usages_of(name))
     if used_by and not yes:
-        if not sys.stdin.isatty():
+        if not _is_terminal():
             fail(f"Secret {name} is used by {used_by}; add --yes to delete it all the same.")
         click.confirm(f"Secret {name} is used by {used_by}. Delete it?", abort=True)
     try:
@@ -202,7 +206,7 @@ def forget_key(key_id: str, yes: bool) -> None:
 
     lost = rows_of_key(key_id)
     if not yes:
-        if not sys.stdin.isatty():
+        if not _is_terminal():
             fail(f"{lost} values need key {key_id} and would stay unreadable; add --yes.")
         click.confirm(f"{lost} values need key {key_id} and stay unreadable. Go on?", abort=True)
     if not forget_key(key_id):
