@@ -84,11 +84,27 @@ def test_a_worker_takes_the_oldest_message_of_its_queue_and_takes_it_once() -> N
         channel = connection.channel()
         assert isinstance(channel, Channel)
         for number in range(3):
-            channel._put("runs", {"number": number})
-        channel._put("checks", {"number": 99})
-        assert [channel._get("runs")["number"] for _ in range(3)] == [0, 1, 2]
+            channel._put("runs", {"body": number})
+        channel._put("checks", {"body": 99})
+        assert [channel._get("runs")["body"] for _ in range(3)] == [0, 1, 2]
         with pytest.raises(Empty):
             channel._get("runs")
+
+
+def test_a_hint_that_waits_already_is_not_written_again() -> None:
+    for run in ("run-1", "run-1", "run-2", "run-1"):
+        assert celery.send_hint(EXECUTE, run)
+    assert [arguments for _, _, arguments in hints()] == [["run-1"], ["run-2"]]
+
+
+def test_a_hint_that_a_worker_has_taken_is_written_again() -> None:
+    celery.send_hint(EXECUTE, "run-1")
+    with celery.app.connection_for_read() as connection:
+        channel = connection.channel()
+        assert isinstance(channel, Channel)
+        channel._get("runs")
+    celery.send_hint(EXECUTE, "run-1")
+    assert hints() == [("runs", EXECUTE, ["run-1"])]
 
 
 def test_a_message_that_is_no_json_is_dropped_and_the_next_one_taken(

@@ -1,11 +1,13 @@
 """The embedded broker: Celery's directory transport with writes that nobody sees half done.
 
 Kombu's own opens the file under its final name before it writes, so that a worker may take an
-empty message, and it moves messages through the system's shared temporary directory.
+empty message, and it moves messages through the system's shared temporary directory. Ours also
+keeps one of equal messages: beat repeats its hints for as long as no worker is there.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -27,7 +29,11 @@ class Channel(filesystem.Channel):
         self, queue: str, payload: Any, **_kwargs: object
     ) -> None:
         folder = Path(self.data_folder_out)
-        name = f"{time.time_ns():020d}_{uuid.uuid4().hex}.{queue}.msg"
+        digest = _digest(payload)
+        # Whoever takes the one that waits does so after this moment, and sees what we saw.
+        if any(_is_of(name, queue) and digest in name for name in os.listdir(folder)):
+            return
+        name = f"{time.time_ns():020d}_{digest}_{uuid.uuid4().hex}.{queue}.msg"
         hidden = folder / f".{name}"
         handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -37,7 +43,7 @@ class Channel(filesystem.Channel):
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         folder = Path(self.data_folder_in)
         for name in sorted(os.listdir(folder)):
-            if name.startswith(".") or name.partition(".")[2] != f"{queue}.msg":
+            if not _is_of(name, queue):
                 continue
             taken = folder / f".{name}.taken"
             try:
@@ -52,6 +58,17 @@ class Channel(filesystem.Channel):
                 # Beat hints again for whatever this was about.
                 logger.warning("Dropped an unreadable message of queue %s", queue)
         raise Empty
+
+
+def _is_of(name: str, queue: str) -> bool:
+    """Whether a file is a waiting message of this queue; hidden ones are in somebody's hands."""
+    return not name.startswith(".") and name.partition(".")[2] == f"{queue}.msg"
+
+
+def _digest(payload: Any) -> str:
+    """Of what a message asks for, without the ids that make each message different."""
+    asked = [payload.get("headers", {}).get("task"), payload.get("body")]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
 
 
 class Transport(filesystem.Transport):
