@@ -86,7 +86,7 @@ class TestSignals:
     ) -> None:
         limits: list[float] = []
         monkeypatch.setattr(runner, "wait_until_idle", limits.append)
-        monkeypatch.setattr(worker.connection, "close", lambda: None)
+        monkeypatch.setattr("jobs.worker.connection.close", lambda: None)
         presence.report(NOW, slots=1, problem="")
         worker.on_shutdown()
         assert limits == [worker.STOP_LIMIT]
