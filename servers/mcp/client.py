@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
@@ -17,7 +18,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_m
 from mcp_types import METHOD_NOT_FOUND
 
 from servers.limits import TimeLimit, call_limit, request_limit, start_limit
-from servers.mcp.errors import NotMcp, RpcError, SessionExpired, flatten
+from servers.mcp.errors import NotMcp, RpcError, SessionExpired, flatten, words_of
 from servers.mcp.exchange import status_of
 from servers.mcp.handshake import HANDSHAKE, negotiate
 from servers.mcp.http import open_http
@@ -29,7 +30,6 @@ from servers.mcp.stdio import StdioTransport, open_stdio
 from servers.mcp.transport import Transport
 from servers.mcp.types import (
     CallResult,
-    ConnectionLost,
     ConnectionSettings,
     LoginRequired,
     Observer,
@@ -41,6 +41,8 @@ from servers.mcp.types import (
     ToolList,
 )
 from servers.mcp.validation import check_settings
+
+logger = logging.getLogger(__name__)
 
 Attempt = Callable[[str], Awaitable[None]]
 
@@ -244,8 +246,9 @@ class _Owner:
             self._ready.cancel()
             raise
         except BaseException as error:
-            if self._ready.done():
-                return  # while closing: the caller has left
+            if self._ready.done():  # while closing: the caller has left
+                logger.warning("Closing %s: %s", self._settings.name, words_of(error))
+                return
             self._ready.set_exception(self._unavailable(flatten(error, self._settings.name)))
 
     def _unavailable(self, error: ServerError) -> ServerError:
@@ -279,7 +282,7 @@ class _Owner:
                 await self._serve(transport, mode, start_limit(self._settings.start_timeout))
             except ServerError as error:
                 probed = mode != HANDSHAKE and not transport.answered
-                if probed and isinstance(error, ConnectionLost) and error.exit_code is not None:
+                if probed and not transport.never_ran and error.exit_code is not None:
                     raise _ExitedOnProbe from None
                 error.stderr_tail = error.stderr_tail or transport.stderr_tail
                 raise

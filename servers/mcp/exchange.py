@@ -116,7 +116,7 @@ class Door:
         target = urljoin(url, response.headers["location"])
         shown = public_url(target)
         if not same_origin(target, self._settings.url):
-            raise self._foreign(target)
+            raise foreign_redirect(self._settings.url, target)
         if method != "GET" and response.status_code not in (307, 308):
             raise HttpRefusal(
                 f"The server redirects to {shown} with status {response.status_code}, "
@@ -125,21 +125,6 @@ class Door:
                 status=response.status_code,
             )
         return target
-
-    def _foreign(self, target: str) -> ServerUnavailable:
-        shown = public_url(target)
-        ours, theirs = origin(self._settings.url), origin(target)
-        if ours and theirs and ours[0] == "https" and theirs[0] == "http":
-            return ServerUnavailable(
-                f"The server redirects to {shown}, which would give up encryption; "
-                "Umpteenth does not follow.",
-                "A proxy in front of the server probably does not tell it that it is reached "
-                "over https.",
-            )
-        return ServerUnavailable(
-            f"The server redirects to {shown}, which is another origin; Umpteenth does not follow.",
-            f"If that is the right address, enter {shown} as the URL.",
-        )
 
     async def _refusal(self, response: httpx2.Response) -> ServerError:
         status = response.status_code
@@ -170,6 +155,23 @@ class RpcRefusal(RpcError):
     def with_status(self, status: int) -> RpcRefusal:
         self.status = status
         return self
+
+
+def foreign_redirect(source: str, target: str) -> ServerUnavailable:
+    """Why a redirect to another origin is not followed."""
+    shown = public_url(target)
+    ours, theirs = origin(source), origin(target)
+    if ours and theirs and ours[0] == "https" and theirs[0] == "http":
+        return ServerUnavailable(
+            f"The server redirects to {shown}, which would give up encryption; "
+            "Umpteenth does not follow.",
+            "A proxy in front of the server probably does not tell it that it is reached "
+            "over https.",
+        )
+    return ServerUnavailable(
+        f"The server redirects to {shown}, which is another origin; Umpteenth does not follow.",
+        f"If that is the right address, enter {shown} as the URL.",
+    )
 
 
 def status_of(error: BaseException | None) -> int | None:

@@ -19,6 +19,8 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
+from servers.mcp.types import ServerError
+
 
 def decode_json(text: str | bytes) -> Any:
     """The value of a JSON document; invalid UTF-8 is replaced and NaN becomes None.
@@ -34,9 +36,12 @@ def decode_json(text: str | bytes) -> Any:
 
 
 def encode(message: JSONRPCMessage) -> bytes:
-    """One line without its end. Lone surrogates leave as escapes."""
-    value = message.model_dump(by_alias=True, exclude_unset=True)
-    return json.dumps(value, separators=(",", ":")).encode()
+    """One line without its end. Lone surrogates leave as escapes. Raises `ServerError`."""
+    try:
+        value = message.model_dump(by_alias=True, exclude_unset=True)
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ServerError(f"The arguments cannot be sent as JSON: {error}.") from None
 
 
 def read_messages(value: Any) -> Iterator[JSONRPCMessage]:

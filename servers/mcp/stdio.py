@@ -46,8 +46,9 @@ MAX_REPORTED_LINES = 20
 _ID = rb'"id"\s*:\s*(-?\d+|"[^"\\]{0,64}")'
 _ID_AT_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
 _ID_AT_END = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-# How sandboxes and shells say that there is no such program.
-_NOT_FOUND = re.compile(r"execvp:? (.+?): No such file|(\S+): (?:command )?not found")
+# What shells, and so sandboxes, end with where a program is missing or is none.
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
 
 
 @contextlib.asynccontextmanager
@@ -77,10 +78,7 @@ async def _start(settings: ConnectionSettings, spawn: Spawner) -> StdioProcess:
     except FileNotFoundError:
         raise command_not_found(settings.command) from None
     except PermissionError:
-        raise ServerUnavailable(
-            f"{settings.command} cannot be executed: permission denied.",
-            "Check that it is a program, not a directory, and that it is executable.",
-        ) from None
+        raise _not_executable(settings.command) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ServerUnavailable(f"{settings.command} cannot be started: {reason}.") from None
@@ -90,6 +88,13 @@ def command_not_found(command: str) -> ServerUnavailable:
     return ServerUnavailable(
         f"Command not found: {command}",
         "Check the spelling, or give the full path of the program.",
+    )
+
+
+def _not_executable(command: str) -> ServerUnavailable:
+    return ServerUnavailable(
+        f"{command} cannot be executed: permission denied.",
+        "Check that it is a program, not a directory, and that it is executable.",
     )
 
 
@@ -162,7 +167,8 @@ class StdioTransport:
             self._open.add(item.message.id)
         try:
             self._process.stdin.write(encode(item.message) + b"\n")
-            await self._process.stdin.drain()
+            if isinstance(item.message, JSONRPCRequest):
+                await self._process.stdin.drain()  # a notice must not wait for a deaf server
         except (OSError, RuntimeError):
             # The readers see the end too and can say why; here nobody may wait for ever.
             raise anyio.BrokenResourceError from None
@@ -251,19 +257,31 @@ class StdioTransport:
         await _wait_briefly(self._finished)
         tail = self.stderr_tail
         last_line = tail.strip().rpartition("\n")[2].strip()
-        if self._exit_code is None:
-            message = "The server closed its standard output"
-        elif self._exit_code < 0:
-            message = f"The server was ended by {_signal_name(-self._exit_code)}"
-        else:
-            message = f"The server ended with exit code {self._exit_code}"
+        message = _describe_end(self._exit_code)
         message += f": {clean(last_line, 500)}" if last_line else "."
         hint = "" if tail else "It wrote nothing to standard error."
-        missing = _NOT_FOUND.search(tail)
-        if not self.answered and self._exit_code and missing:
-            lost = command_not_found(missing[1] or missing[2])
-            message, hint = lost.message, lost.hint
+        better = self._no_program(last_line)
+        if better is not None:
+            message, hint = better.message, better.hint
         return ConnectionLost(message, hint, tail, self._exit_code)
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether there was no program to run, so that a second try is of no use."""
+        return not self.answered and self._exit_code in (NOT_FOUND, NOT_EXECUTABLE)
+
+    def _no_program(self, last_line: str) -> ServerUnavailable | None:
+        """The sentence for a command that does not run; its own scripts may fail alike."""
+        command = self._settings.command
+        if not self.never_ran or command not in last_line:
+            return None
+        if self._exit_code == NOT_EXECUTABLE:
+            return _not_executable(command)
+        missing = command_not_found(command)
+        # A sandbox says what it sees, in brackets.
+        seen = last_line.rpartition(" (")[2].rstrip(")") if " (" in last_line else ""
+        missing.hint += f" It was looked for where {seen}." if seen else ""
+        return missing
 
 
 class _TooLong:
@@ -314,8 +332,18 @@ async def _wait_briefly(event: asyncio.Event) -> None:
             await event.wait()
 
 
+def _describe_end(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "The server closed its standard output"
+    if exit_code < 0:
+        return f"The server was ended by signal {-exit_code}{_signal_name(-exit_code)}"
+    # Shells and sandboxes report a signal as 128 and its number.
+    name = _signal_name(exit_code - 128) if exit_code > 128 else ""
+    return f"The server ended with exit code {exit_code}{name}"
+
+
 def _signal_name(number: int) -> str:
     try:
-        return f"signal {number} ({signal.Signals(number).name})"
+        return f" ({signal.Signals(number).name})"
     except ValueError:
-        return f"signal {number}"
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from dataclasses import asdict
@@ -20,12 +21,14 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[str] = []
         self.lines: list[str] = []
+        self.news = asyncio.Event()
 
     def step(self, label: str) -> None:
         self.steps.append(label)
 
     def stderr(self, line: str) -> None:
         self.lines.append(line)
+        self.news.set()
 
 
 def stdio_settings(behaviour: Behaviour | None = None, **options: Any) -> ConnectionSettings:

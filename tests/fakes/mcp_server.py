@@ -48,6 +48,7 @@ TOOLS = [
     _tool("sleep", "Sleeps for `seconds`"),
     _tool("progress", "Reports progress `steps` times, every `interval` seconds"),
     _tool("hang", "Never answers"),
+    _tool("block", "Reads nothing for `seconds`"),
     _tool("count", "Counts its calls", {"destructiveHint": False}),
     _tool("calls", "Says how often each tool was called", READ_ONLY),
     _tool("environ", "Returns its environment", READ_ONLY),
@@ -268,6 +269,12 @@ class Fake:
     async def _tool_sleep(self, arguments: Message) -> Message:
         await asyncio.sleep(arguments["seconds"])
         return text("slept")
+
+    def _tool_block(self, arguments: Message) -> Message:
+        sys.stderr.write("blocking\n")
+        sys.stderr.flush()
+        time.sleep(arguments["seconds"])  # reads nothing meanwhile
+        return text("awake")
 
     async def _tool_hang(self, arguments: Message) -> Message:
         await asyncio.Event().wait()

@@ -12,6 +12,7 @@ import pytest
 
 from servers.mcp import errors
 from servers.mcp.client import connect
+from servers.mcp.exchange import foreign_redirect
 from servers.mcp.types import (
     ConnectionSettings,
     LoginRequired,
@@ -271,6 +272,13 @@ async def test_a_redirect_to_another_origin_is_refused_and_gets_nothing(status: 
         assert other.connections == 0
     assert f"redirects to {other.url}, which is another origin" in error.message
     assert f"enter {other.url} as the URL" in error.hint
+
+
+def test_a_redirect_that_would_give_up_encryption_is_refused() -> None:
+    """B10."""
+    error = foreign_redirect("https://h/mcp", "http://h/mcp/?k=1")
+    assert error.message.startswith("The server redirects to http://h/mcp/, which would give up")
+    assert "over https" in error.hint
 
 
 async def test_a_redirect_that_would_lose_the_message_is_refused() -> None:

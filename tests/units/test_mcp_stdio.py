@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from servers.mcp.types import (
 )
 from tests.fakes.mcp_helpers import Recorder, shell_settings, stdio_settings
 from tests.fakes.mcp_server import Behaviour
-from tests.fakes.spawner import BareSpawner
+from tests.fakes.spawner import BareProcess, BareSpawner
 
 MIB = 1024 * 1024
 
@@ -281,12 +281,63 @@ async def test_a_command_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["bwrap: execvp foo: No such file or directory", "sh: 1: foo: not found"]
+    ("code", "words", "message", "hint"),
+    [
+        (127, "sh: 1: foo: not found", "Command not found: foo", "Check the spelling"),
+        (
+            127,
+            "command not found: foo (a sandbox sees /usr and /etc)",
+            "Command not found: foo",
+            "looked for where a sandbox sees /usr and /etc.",
+        ),
+        (126, "sh: 1: exec: foo: Permission denied", "foo cannot be executed", "executable"),
+        (
+            127,
+            "run.sh: 3: bar: not found",
+            "The server ended with exit code 127: run.sh: 3: bar: not found",
+            "",
+        ),
+        (137, "", "The server ended with exit code 137 (SIGKILL).", "nothing to standard error"),
+    ],
 )
-async def test_a_sandbox_that_finds_no_command_says_the_same(words: str) -> None:
-    with pytest.raises(ServerUnavailable, match=r"^Command not found: foo$"):
-        async with connect(shell_settings(f"echo '{words}' >&2; exit 127"), spawn=BareSpawner()):
+async def test_what_a_sandbox_says_of_the_command_is_understood(
+    code: int, words: str, message: str, hint: str
+) -> None:
+    """P27: and a command that is missing is not started again."""
+    started = BareSpawner()
+
+    async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> BareProcess:
+        return await started(["sh", "-c", f"printf '{words}' >&2; exit {code}"], env)
+
+    settings = ConnectionSettings(name="x", transport="stdio", command="foo")
+    with pytest.raises(ServerUnavailable) as caught:
+        async with connect(settings, spawn=spawn):
             pass
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert len(started.started) == (1 if code in (126, 127) else 2)
+
+
+async def test_a_deaf_server_delays_no_time_out() -> None:
+    """F06: its input is full, so that even the request cannot be written."""
+    observer = Recorder()
+    async with connect(stdio_settings(), spawn=BareSpawner(), observer=observer) as connection:
+        blocked = asyncio.create_task(connection.call_tool("block", {"seconds": 30}))
+        await observer.news.wait()
+        start = time.monotonic()
+        with pytest.raises(CallTimedOut):
+            await connection.call_tool("echo", {"text": "x" * 4 * MIB}, timeout=0.3)
+        assert time.monotonic() - start < 2
+    with pytest.raises(ConnectionLost):
+        await blocked
+
+
+async def test_arguments_that_are_no_json_are_refused() -> None:
+    async with connected() as connection:
+        for arguments in ({"a": float("nan")}, {"a": {1, 2}}):
+            with pytest.raises(ServerError, match="cannot be sent as JSON"):
+                await connection.call_tool("echo", arguments)
+        assert (await connection.call_tool("echo", {"a": "\ud800"})).text == '{"a": "\\ud800"}'
 
 
 async def test_a_call_over_its_limit_is_cancelled_at_the_server() -> None:

@@ -232,6 +232,17 @@ async def test_when_both_transports_fail_the_first_error_is_shown() -> None:
     assert {request.method for request in server.requests} == {"POST", "GET"}
 
 
+async def test_a_remembered_handshake_that_fails_for_its_own_reason_is_quoted() -> None:
+    def script(request: Request) -> Reply | None:
+        body = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"Database is down"}}'
+        return Reply(200, {"content-type": "application/json"}, body)
+
+    async with FakeHttp(script=script) as server:
+        with pytest.raises(ServerUnavailable, match=r"^Database is down$"):
+            async with connect(http_settings(server.url, remembered={"mode": "handshake"})):
+                pass
+
+
 async def test_a_failed_start_is_not_blamed_on_the_memory() -> None:
     settings = stdio_settings(Behaviour(start="die"), remembered={"mode": "handshake"})
     spawn = BareSpawner()
