@@ -105,7 +105,7 @@ def remove(name: str) -> None:
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 0 only if it succeeded.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--disable-mcp", is_flag=True, help="Run without MCP servers.")
-def run(name: str, input_text: str | None, wait: bool, as_json: bool, disable_mcp: bool) -> int:
+def run(name: str, input_text: str | None, wait: bool, as_json: bool, disable_mcp: bool) -> None:
     """Run a job now."""
     bootstrap.setup()
     from jobs import triggers
@@ -126,7 +126,8 @@ def run(name: str, input_text: str | None, wait: bool, as_json: bool, disable_mc
     if wait:
         started = follow(started.pk, quiet=as_json)
     report(started, as_json=as_json)
-    return 0 if not wait or started.status == Run.Status.SUCCEEDED else 1
+    if wait and started.status != Run.Status.SUCCEEDED:
+        sys.exit(1)
 
 
 def find_job(name: str) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -101,7 +102,7 @@ def cancel(run_id: str) -> None:
 @click.argument("run_id", metavar="ID")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 0 only if it succeeded.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def retry(run_id: str, wait: bool, as_json: bool) -> int:
+def retry(run_id: str, wait: bool, as_json: bool) -> None:
     """Run again with the same input."""
     bootstrap.setup()
     from jobs import triggers
@@ -115,7 +116,8 @@ def retry(run_id: str, wait: bool, as_json: bool) -> int:
     if wait:
         started = follow(started.pk, quiet=as_json)
     report(started, as_json=as_json)
-    return 0 if not wait or started.status == Run.Status.SUCCEEDED else 1
+    if wait and started.status != Run.Status.SUCCEEDED:
+        sys.exit(1)
 
 
 def find_run(run_id: str) -> Run:

@@ -1,0 +1,216 @@
+"""`umpteenth job`: one sentence on standard error where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from jobs import presence, runner, triggers
+from jobs.models import Job, Run
+from jobs.sandbox import base as sandbox
+from tests.fakes.runs import make_job, old_run, start_plainly
+from umpteenth.cli import following
+from umpteenth.cli.jobs import command
+
+pytestmark = pytest.mark.django_db(transaction=True)
+FILE = "name: digest\nscript: |\n  echo hi\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triggers, "hint_run", lambda run_id: None)
+    monkeypatch.setattr(sandbox, "problem", lambda: "")
+    monkeypatch.setattr(sandbox, "start", start_plainly)
+    monkeypatch.setattr(following, "POLL", 0.01)
+
+
+def ump(*words: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(command, list(words), input=input)
+
+
+def as_json(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+class TestCreate:
+    def test_a_file_makes_a_job(self, tmp_path: Path) -> None:
+        path = tmp_path / "job.yml"
+        path.write_text(FILE)
+        assert ump("create", str(path)).stdout == "Job digest created.\n"
+        assert Job.objects.get().script == "echo hi\n"
+
+    def test_standard_input_makes_one_too(self) -> None:
+        shown = as_json(ump("create", "-", "--json", input=FILE))
+        assert (shown["name"], shown["network"], shown["schedule"]) == (
+            "digest",
+            "unrestricted",
+            None,
+        )
+
+    def test_an_existing_name_needs_replace(self) -> None:
+        ump("create", "-", input=FILE)
+        again = ump("create", "-", input=FILE)
+        assert again.exit_code == 1
+        assert again.stderr.startswith("name: A job named digest exists already")
+        replaced = ump("create", "-", "--replace", input=FILE + "timeout: 7\n")
+        assert replaced.stdout == "Job digest changed.\n"
+        assert Job.objects.get().timeout == 7
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            (FILE + "servers: {nope: all}\n", "servers: There is no server named nope."),
+            (FILE + "nme: x\n", "nme: unknown key"),
+            (FILE + "schedule: {cron: '99 * * * *'}\n", "cron: The minute field '99'"),
+        ],
+    )
+    def test_a_fault_is_one_sentence(self, text: str, said: str) -> None:
+        result = ump("create", "-", input=text)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(said)
+        assert result.stderr.count("\n") == 1
+
+    def test_a_file_that_is_no_text_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "job.yml"
+        path.write_bytes(b"\xff\xfe\x00")
+        assert "not text in UTF-8" in ump("create", str(path)).stderr
+
+    def test_a_missing_file_is_wrong_usage(self) -> None:
+        assert ump("create", "/nowhere.yml").exit_code == 2
+
+
+class TestListShowRemove:
+    def test_jobs_are_listed(self) -> None:
+        make_job("b", cron="0 9 * * *")
+        make_job("a", enabled=False)
+        assert [job["name"] for job in as_json(ump("list", "--json"))] == ["a", "b"]
+        lines = ump("list").stdout.splitlines()
+        assert lines[0].split() == ["NAME", "SCHEDULE", "NEXT", "RUN", "STATE"]
+        assert lines[1].split() == ["a", "-", "paused"]
+
+    def test_one_is_shown_as_a_job_file_would_be(self) -> None:
+        make_job(timeout=7)
+        assert as_json(ump("show", "digest", "--json"))["timeout"] == 7
+        assert "timeout: 7" in ump("show", "digest").stdout
+
+    def test_one_is_removed(self) -> None:
+        make_job()
+        assert ump("remove", "digest").stdout == "Job digest removed.\n"
+        assert not Job.objects.exists()
+
+    def test_a_job_that_runs_is_not_removed(self) -> None:
+        old_run(make_job(), Run.Status.RUNNING)
+        result = ump("remove", "digest")
+        assert (result.exit_code, result.stderr) == (
+            1,
+            "Run #900 of this job is in progress; cancel it first.\n",
+        )
+
+    @pytest.mark.parametrize("verb", ["show", "remove", "run"])
+    def test_an_unknown_name_fails(self, verb: str) -> None:
+        result = ump(verb, "nope")
+        assert (result.exit_code, result.stderr) == (1, "There is no job named nope.\n")
+
+
+class TestRun:
+    def test_it_queues_a_run_and_says_which(self) -> None:
+        make_job()
+        shown = as_json(ump("run", "digest", "--json", "--input", '{"a": 1}', "--disable-mcp"))
+        run = Run.objects.get()
+        assert shown["id"] == str(run.pk)
+        assert shown["status"] == "queued"
+        assert (run.input, run.disable_mcp, run.trust) == ({"a": 1}, True, "creator")
+
+    def test_it_executes_what_no_worker_takes_and_prints_the_timeline(self) -> None:
+        make_job(script="echo hello; python3 $UMP output set n 3\n")
+        result = ump("run", "digest", "--wait")
+        assert result.exit_code == 0
+        assert "hello" in result.stdout
+        assert "n = 3" in result.stdout
+        assert "digest #1 succeeded" in result.stdout
+        offsets = [float(line.split()[0]) for line in result.stdout.splitlines()[:-2]]
+        assert offsets == sorted(offsets)
+
+    def test_with_json_it_prints_one_document(self) -> None:
+        make_job(script="echo hello\n")
+        shown = as_json(ump("run", "digest", "--wait", "--json"))
+        assert set(shown) == {
+            "id",
+            "job",
+            "number",
+            "status",
+            "trigger",
+            "mode",
+            "error",
+            "summary",
+            "outputs",
+            "queued_at",
+            "started_at",
+            "finished_at",
+            "duration_ms",
+        }
+        assert (shown["status"], shown["trigger"], shown["mode"]) == (
+            "succeeded",
+            "command",
+            "script",
+        )
+
+    def test_a_run_that_fails_exits_1(self) -> None:
+        make_job(script="exit 3\n")
+        result = ump("run", "digest", "--wait")
+        assert result.exit_code == 1
+        assert "digest #1 failed: the script ended with exit code 3" in result.stdout
+
+    def test_a_live_worker_gets_three_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from jobs import lifecycle
+
+        assert following.PATIENCE == 3.0
+        presence.report(lifecycle.database_now(), slots=1, problem="")
+        make_job()
+        run = triggers.start_run(job=Job.objects.get(), trigger="manual", trust="creator")
+        claimed: list[float] = []
+        monkeypatch.setattr(following._Helper, "start", lambda self: claimed.append(1.0))
+
+        def look(_seconds: float) -> None:
+            if claimed:
+                Run.objects.update(status="succeeded")
+
+        monkeypatch.setattr("umpteenth.cli.following.time.sleep", look)
+        assert following.follow(run.pk, quiet=True, patience=0.2).status == "succeeded"
+
+    def test_a_skipped_run_is_told(self) -> None:
+        old_run(make_job(), Run.Status.RUNNING)
+        result = ump("run", "digest", "--wait")
+        assert result.exit_code == 1
+        assert "skipped: Skipped: run #900 has not ended" in result.stdout
+
+    @pytest.mark.parametrize("text", ["{", "[" * 100_000, ""])
+    def test_an_input_that_is_no_json_is_refused(self, text: str) -> None:
+        make_job()
+        result = ump("run", "digest", "--input", text)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("The input is not JSON")
+
+    def test_the_input_can_come_from_standard_input(self) -> None:
+        make_job()
+        ump("run", "digest", "--input", "-", input='{"a": 1}')
+        assert Run.objects.get().input == {"a": 1}
+
+
+def test_what_still_runs_here_ends_when_the_command_leaves() -> None:
+    make_job(script="sleep 60\n")
+    run = triggers.start_run(job=Job.objects.get(), trigger="manual", trust="creator")
+    helper = following._Helper(run.pk)
+    helper.start()
+    while not Run.objects.filter(status="running").exists():
+        time.sleep(0.01)
+    helper.end()
+    assert runner.wait_until_idle(5)
+    run.refresh_from_db()
+    assert run.error == "interrupted: the worker was stopped"
