@@ -12,9 +12,9 @@ from uuid import UUID
 
 from django.http import QueryDict
 
+from jobs.forms.skeleton import Call, call_of
 from jobs.models import Job
 from jobs.services import AttachmentData, SecretData
-from jobs.forms.skeleton import Call, call_of
 from secrets_vault.models import Secret
 from servers.models import Server, Tool
 from umpteenth.accounts.models import User
@@ -92,7 +92,9 @@ def attachment_rows(
     wanted = Tool.objects.filter(server__in=servers).defer("output_schema", "description")
     for tool in wanted.order_by("server_id", "position"):
         tools.setdefault(tool.server_id, []).append(tool)
-    return [_row(servers[pk], allowed, tools.get(pk, [])) for pk, allowed in chosen if pk in servers]
+    return [
+        _row(servers[pk], allowed, tools.get(pk, [])) for pk, allowed in chosen if pk in servers
+    ]
 
 
 def _row(server: Server, allowed: tuple[str, ...] | None, tools: list[Tool]) -> AttachmentRow:

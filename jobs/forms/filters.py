@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 from django import forms
@@ -18,9 +19,7 @@ class RunFilterForm(forms.Form):
         choices=[("", "Any status"), ("unfinished", "Not finished"), *Run.Status.choices],
     )
     job = forms.ChoiceField(required=False)
-    trigger = forms.ChoiceField(
-        required=False, choices=[("", "Any trigger"), *Run.Trigger.choices]
-    )
+    trigger = forms.ChoiceField(required=False, choices=[("", "Any trigger"), *Run.Trigger.choices])
     since = forms.DateField(
         required=False, label="From", widget=forms.DateInput(attrs={"type": "date"})
     )
@@ -29,12 +28,19 @@ class RunFilterForm(forms.Form):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, auto_id="filter-%s", **kwargs)
+        super().__init__(*args, **kwargs)
+        self.auto_id = "filter-%s"
         names = Job.objects.values_list("pk", "name")[:MAX_JOBS]
         choices = [("", "Any job"), *((str(pk), name) for pk, name in names)]
         job = self.fields["job"]
         assert isinstance(job, forms.ChoiceField)
         job.choices = choices
+
+    def clean_since(self) -> date | None:
+        return _plausible(self.cleaned_data["since"])
+
+    def clean_until(self) -> date | None:
+        return _plausible(self.cleaned_data["until"])
 
     def clean(self) -> dict[str, Any]:
         data: dict[str, Any] = super().clean() or {}
@@ -54,6 +60,13 @@ class RunFilterForm(forms.Form):
             since=data.get("since"),
             until=data.get("until"),
         )
+
+
+def _plausible(day: date | None) -> date | None:
+    """Years at the ends of the calendar have no day after or no time before them."""
+    if day is not None and not 1970 <= day.year <= 9000:
+        raise forms.ValidationError("Enter a date between 1970 and 9000.")
+    return day
 
 
 class CursorForm(forms.Form):

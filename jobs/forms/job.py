@@ -92,9 +92,7 @@ class JobForm(forms.Form):
         # An error that the browser finds would hide the page's own words.
         self.use_required_attribute = False
 
-    def to_data(
-        self, attachments: list[AttachmentData], secrets: list[SecretData]
-    ) -> JobData:
+    def to_data(self, attachments: list[AttachmentData], secrets: list[SecretData]) -> JobData:
         """What was typed, for the service. Call it on a valid form."""
         fields = {name: self.cleaned_data[name] for name in self.fields if name != "version"}
         return JobData(**fields, attachments=tuple(attachments), secrets=tuple(secrets))

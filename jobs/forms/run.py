@@ -51,7 +51,7 @@ class StateForm(forms.Form):
         strip=True,
         label="Value (JSON)",
         widget=forms.Textarea(attrs={**_JSON_AREA, "rows": 12}),
-        error_messages={"required": "Type a JSON value, such as null, 12, \"text\" or {}."},
+        error_messages={"required": 'Type a JSON value, such as null, 12, "text" or {}.'},
     )
 
     def clean_value(self) -> Any:

@@ -1,4 +1,4 @@
-"""A ready `ump mcp call` for a tool, with the arguments that its schema requires left to fill in."""
+"""A ready `ump mcp call` for a tool; the arguments that its schema requires are left to fill in."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _try(editor: Editor, store: Any, data: JobData | None = None) -> Job | None:
 def _show_both(editor: Editor, error: services.OutdatedEdit, data: JobData | None) -> None:
     """Keep what was typed, say what is stored, and let a second Save decide."""
     editor.conflict = str(error)
-    typed = editor.form.data.copy()
+    typed = dict(editor.form.data.items())
     typed["version"] = str(error.current.version)
     editor.form = JobForm(typed)
     editor.form.is_valid()
@@ -182,7 +182,7 @@ def cron_preview(request: Request) -> HttpResponse:
     if form.is_valid():
         shown = schedules.preview(form.cleaned_data["cron"], form.cleaned_data["timezone"])
     else:
-        shown = schedules.Preview(error="A schedule or time zone is not this long.")
+        shown = schedules.Preview(error=str(next(iter(form.errors.values()))[0]))
     return render_page(request, "jobs/_cron_preview.html", {"preview": shown})
 
 
@@ -194,7 +194,9 @@ class AttachForm(forms.Form):
 def attachment_row(request: Request) -> HttpResponse:
     """The row of a server that was chosen in `Attach a server...`; nothing is stored yet."""
     form = AttachForm(request.GET)
-    rows = attached.attachment_rows([(form.cleaned_data["attach"], None)]) if form.is_valid() else []
+    rows = (
+        attached.attachment_rows([(form.cleaned_data["attach"], None)]) if form.is_valid() else []
+    )
     if not rows:
         raise Http404("This server does not exist any more.")
     return render_page(request, "jobs/_attachment.html", {"row": rows[0], "is_new": True})

@@ -3,13 +3,13 @@ attachment, no sniffing, a sandbox policy; shown in place only images and sound 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.core.files.storage import default_storage
 from django.core.handlers.asgi import ASGIRequest
 from django.http import Http404, HttpRequest, StreamingHttpResponse
@@ -74,16 +74,17 @@ def blob(request: Request, pk: UUID, blob_id: UUID) -> HttpResponseBase:
 def output(request: Request, pk: UUID) -> HttpResponseBase:
     """Everything the script printed, as one text file."""
     run = get_object_or_404(Run.objects.select_related("job").only("number", "job__name"), pk=pk)
-    texts = (
-        run.events.filter(kind="output").order_by("seq").values_list("payload", flat=True)
-    )
+    texts = run.events.filter(kind="output").order_by("seq").values_list("payload", flat=True)
 
     def pieces() -> Iterator[bytes]:
         for payload in texts.iterator(chunk_size=200):
             yield str(payload.get("text") or "").encode("utf-8", "replace")
 
     return send_pieces(
-        request, pieces, name=f"{run.job.name} {run.number}.txt", media_type="text/plain; charset=utf-8"
+        request,
+        pieces,
+        name=f"{run.job.name} {run.number}.txt",
+        media_type="text/plain; charset=utf-8",
     )
 
 
@@ -91,22 +92,26 @@ def send_stored(
     request: HttpRequest, path: str, *, name: str, size: int, media_type: str, inline: bool = False
 ) -> HttpResponseBase:
     """A file of the storage in pieces. Raises `Http404` if it is gone."""
-    try:
-        handle = default_storage.open(path, "rb")
-    except Exception as error:  # storages raise errors of their own kinds
-        logger.warning("%s cannot be read: %s", path, error)
-        raise Http404("This file is no longer stored.") from None
+    if not _is_stored(path):
+        raise Http404("This file is no longer stored.")
 
     def pieces() -> Iterator[bytes]:
-        with handle:
+        # Opened only here: a body that nobody reads must not leave an open file.
+        with default_storage.open(path, "rb") as handle:
             while piece := handle.read(CHUNK):
                 yield piece
 
     response = send_pieces(request, pieces, name=name, media_type=media_type, inline=inline)
     response["Content-Length"] = str(size)
-    # A reader that leaves before the first piece never enters `with handle`.
-    response._resource_closers.append(handle.close)  # type: ignore[attr-defined]
     return response
+
+
+def _is_stored(path: str) -> bool:
+    try:
+        return default_storage.exists(path)
+    except Exception:  # storages raise errors of their own kinds
+        logger.exception("%s cannot be looked up", path)
+        return False
 
 
 def send_pieces(
@@ -127,14 +132,11 @@ def send_pieces(
 
 async def _async(pieces: Callable[[], Iterator[bytes]]) -> AsyncIterator[bytes]:
     """Under ASGI a plain iterator would be read into memory as a whole."""
-    from asgiref.sync import sync_to_async
-
     iterator = pieces()
     following = sync_to_async(lambda: next(iterator, None))
     try:
         while (piece := await following()) is not None:
             yield piece
-            await asyncio.sleep(0)
     finally:
         close = getattr(iterator, "close", None)
         if close is not None:

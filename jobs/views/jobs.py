@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -153,8 +154,6 @@ def job_enabled(request: Request, pk: UUID) -> HttpResponse:
 
 
 def _announce(words: str) -> str:
-    import json
-
     # ASCII only: a header carries no other characters.
     return json.dumps({"announce": words})
 
@@ -181,5 +180,9 @@ def job_delete(request: Request, pk: UUID) -> HttpResponse:
             return hx_redirect(request, reverse("jobs:list"))
     context = {"job": job, "error": error, "runs": job.runs.count()}
     return render_page(
-        request, "jobs/delete.html", context, partial="jobs/_delete.html", status=422 if error else 200
+        request,
+        "jobs/delete.html",
+        context,
+        partial="jobs/_delete.html",
+        status=422 if error else 200,
     )

@@ -59,7 +59,8 @@ def _branch(
     word = "item" if left == "[" else "key"
     count = f"{size} {word}{'' if size == 1 else 's'}"
     return format_html(
-        '<details{}><summary>{} <span class="json-count">{}</span> {}</summary><ul>{}</ul></details>',
+        '<details{}><summary>{} <span class="json-count">{}</span> {}</summary>'
+        "<ul>{}</ul></details>",
         mark_safe(" open") if depth < OPEN_LEVELS else "",
         left,
         count,

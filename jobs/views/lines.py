@@ -21,6 +21,7 @@ from umpteenth.core.templatetags.ui import STATES
 CONSOLE_TAIL = 24_000
 PREVIEW = 160
 
+
 def icon_name(name: str) -> str:
     """Marks a name for `make vendor`, which collects the icons in use."""
     return name

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import queries
 from jobs.models import Run, RunEvent
-from jobs.views.lines import Fold, Group, Line, describe, grouped, open_errors, origin_of
+from jobs.views.lines import Fold, Group, Line, complete, describe, grouped, open_errors, origin_of
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,6 @@ def _of_this_window(run: Run, events: list[RunEvent]) -> list[RunEvent]:
 
 def _complete_later(run: Run, lines: list[Line]) -> None:
     """Calls of this window whose result came after it."""
-    from jobs.views.lines import complete
-
     waiting = {line.event.span: line for line in lines if line.outcome == "running" and line.event}
     for span, result in queries.results_of(run.pk, waiting).items():
         complete(waiting[span], result)
@@ -83,7 +81,9 @@ class Waiting:
     others: int = 0
 
 
-def waiting_for(run: Run, open_calls: list[RunEvent], now: datetime | None = None) -> Waiting | None:
+def waiting_for(
+    run: Run, open_calls: list[RunEvent], now: datetime | None = None
+) -> Waiting | None:
     now = now or timezone.now()
     if run.is_finished:
         return None

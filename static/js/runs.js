@@ -295,6 +295,10 @@
 
   function finish() {
     stop();
+    for (const line of $$(".line.is-running", timeline)) {
+      line.classList.replace("is-running", "is-lost");
+      $(".line-outcome", line).textContent = "No result";
+    }
     followButton.hidden = true;
   }
 

@@ -162,7 +162,7 @@ class Hub:
             await asyncio.sleep(SAFETY_POLL_SECONDS if self._listening else self._interval)
 
     async def _listen(self) -> None:
-        from redis import asyncio as redis  # noqa: PLC0415  (not every process needs it)
+        from redis import asyncio as redis
 
         while True:
             client = redis.Redis.from_url(self._redis_url, decode_responses=True)
@@ -186,7 +186,7 @@ def _channel(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _publisher(url: str) -> Any:
-    from redis import Redis  # noqa: PLC0415
+    from redis import Redis
 
     return Redis.from_url(
         url,
@@ -213,7 +213,7 @@ def wake(name: str, key: object) -> None:
     url = redis_url()
     if not url or time.monotonic() < _quiet_until:
         return
-    from redis import RedisError  # noqa: PLC0415
+    from redis import RedisError
 
     try:
         _publisher(url).publish(_channel(name), str(key))
