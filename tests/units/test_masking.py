@@ -144,6 +144,14 @@ def test_a_value_that_begins_like_a_placeholder_and_goes_on_is_masked() -> None:
     assert masker.mask("[secret A] and more") == "[secret B]"
 
 
+def test_a_stream_keeps_a_placeholder_that_ends_like_a_value_begins() -> None:
+    masker = Masker({"A": TOKEN, "B": "A]xyzxyz"})
+    text = f"[secret A]xyzxyz {TOKEN}xyzxyz"
+
+    assert masker.mask(text) == "[secret A]xyzxyz [secret A]xyzxyz"
+    assert streamed(masker, text) == masker.mask(text)
+
+
 def test_names_cannot_break_the_placeholder() -> None:
     assert placeholder("header [X]\n of s") == "[secret header _X__ of s]"
     assert placeholder("") == "[secret _]"

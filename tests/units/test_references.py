@@ -35,6 +35,7 @@ def test_names_are_found_once_and_in_order() -> None:
     text = "{{secret:B}} {{secret:A}} {{ secret:B }} {{secret:a-b_c.d}}"
 
     assert find_names(text) == ["B", "A", "a-b_c.d"]
+    validate_references(text)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def test_the_first_start_makes_a_private_ring_and_records_its_key(ring_file: Pat
     assert mode(ring_file.parent) == 0o700
     ring = keyring.read_ring()
     key = Key.objects.get()
+    assert str(key) == key.key_id
     assert (key.key_id, key.fingerprint) == (ring.active_id, ring.fingerprint(ring.active_id))
 
 

@@ -317,8 +317,6 @@ class MaskStream:
                 at += 1
             span = spans[at]
             at += 1
-            if span.end <= self._covered:
-                continue
             if span.end > horizon:
                 return min(span.start, horizon)
             out.append(text[self._covered : span.start])
