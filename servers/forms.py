@@ -41,15 +41,15 @@ class ServerFilter(forms.Form):
 
     q = forms.CharField(required=False, max_length=200)
     transport = forms.ChoiceField(
-        required=False, choices=[("", "Any transport"), *Server.Transport.choices]
+        required=False, choices=[("", "Transport"), *Server.Transport.choices]
     )
     auth = forms.ChoiceField(
         required=False,
-        choices=[("", "Any auth"), *((auth.value, auth.label) for auth in AUTH_IN_USE)],
+        choices=[("", "Auth"), *((auth.value, auth.label) for auth in AUTH_IN_USE)],
     )
     state = forms.ChoiceField(
         required=False,
-        choices=[("", "Any state"), *Server.State.choices, ("disabled", "Disabled")],
+        choices=[("", "State"), *Server.State.choices, ("disabled", "Disabled")],
     )
 
     def values(self) -> dict[str, str]:

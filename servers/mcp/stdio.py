@@ -280,7 +280,7 @@ class StdioTransport:
         missing = command_not_found(command)
         # A sandbox says what it sees, in brackets.
         seen = last_line.rpartition(" (")[2].rstrip(")") if " (" in last_line else ""
-        missing.hint += f" It was looked for where {seen}." if seen else ""
+        missing.hint += f" {seen[:1].upper()}{seen[1:]}." if seen else ""
         return missing
 
 

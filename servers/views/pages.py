@@ -22,7 +22,7 @@ from servers.usage import usages
 from servers.views.common import can_manage, get_server, get_server_to_manage, listed_tools
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
-PER_PAGE = 50
+PER_PAGE = 25
 
 
 @require_GET

@@ -100,7 +100,7 @@ def test_many_servers_are_paged(member_client: Client) -> None:
     rows = [Server(name=f"s{i:03}", transport="http", private=b"", key_id="k") for i in range(120)]
     Server.objects.bulk_create(rows)
     text = page(member_client, page="2", transport="http")
-    assert "51 to 100 of 120" in text
+    assert "26 to 50 of 120" in text
     assert "page=3&amp;transport=http" in text
     assert "101 to 120 of 120" in page(member_client, page="99")
 
