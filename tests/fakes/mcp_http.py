@@ -4,6 +4,9 @@
         settings = ConnectionSettings(name="fake", transport="http", url=server.url)
 
 `server.script` may answer any request in the fake's stead; `server.requests` is what came in.
+Tests without a loop of their own use `running(FakeHttp(…))`; as a process it prints its address:
+
+    python -m tests.fakes.mcp_http '{"transport": "sse", "behaviour": {"page_size": 2}}'
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import sys
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -65,6 +70,7 @@ class FakeHttp:
         sessions: bool = True,
         script: Script | None = None,
         event_end: str = "\n",
+        token: str = "",
     ) -> None:
         self.fake = Fake(behaviour or Behaviour())
         self.answer = answer  # "json" or "sse"
@@ -72,6 +78,7 @@ class FakeHttp:
         self.sessions = sessions
         self.script = script
         self.event_end = event_end
+        self.token = token  # the bearer token that every request must carry
         self.requests: list[Request] = []
         self.known_sessions: set[str] = set()
         self.connections = 0
@@ -127,6 +134,8 @@ class FakeHttp:
             reply = await scripted if isinstance(scripted, Awaitable) else scripted
             if reply is not None:
                 return reply
+        if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
+            return Reply(401, {"content-type": JSON}, b'{"error":"invalid_token"}')
         if self.transport == "sse":
             return await self._reply_sse(request)
         if request.method == "DELETE":
@@ -205,6 +214,26 @@ class FakeHttp:
             yield await self._outbox.get()
 
 
+@contextlib.contextmanager
+def running(server: FakeHttp) -> Iterator[FakeHttp]:
+    """The server in a thread and loop of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="fake mcp server", daemon=True)
+    thread.start()
+
+    def do(work: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(10)
+
+    do(server.__aenter__())
+    try:
+        yield server
+    finally:
+        do(server.__aexit__(None, None, None))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
 def event(message: Any, end: str = "\n", *, identity: str = "") -> bytes:
     data = message if isinstance(message, str) else json.dumps(message)
     head = f"id: {identity}{end}" if identity else ""
@@ -256,3 +285,14 @@ async def _write_reply(writer: asyncio.StreamWriter, reply: Reply) -> bool:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
     return not (reply.abort or reply.cut)
+
+
+async def _main(options: dict[str, Any]) -> None:
+    behaviour = Behaviour(**options.pop("behaviour", {}))
+    async with FakeHttp(behaviour, **options) as server:
+        print(server.url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}")))

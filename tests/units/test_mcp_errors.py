@@ -39,6 +39,10 @@ async def failure_of(script: Script, **options: object) -> ServerError:
         return await failure(http_settings(server.url, **options))
 
 
+def answering(reply: Reply | None) -> Script:
+    return lambda request: reply
+
+
 def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -379,6 +383,34 @@ async def test_settings_that_cannot_work_are_refused_with_the_field(
     error = await failure(settings)
     assert message in error.message
     assert "pw" not in error.message
+
+
+async def test_no_log_line_and_no_error_quotes_a_credential(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """E11: at the most talkative level, whatever goes wrong."""
+    caplog.set_level(1)
+    headers = (*BEARER, ("X-Key", "canary-value"))
+    replies = [
+        None,
+        Reply(401),
+        Reply(500),
+        Reply(200, {"content-type": "application/json"}, b"{"),
+        Reply(307, {"location": "http://127.0.0.1:1/"}),
+    ]
+    words = []
+    for reply in replies:
+        async with FakeHttp(script=answering(reply)) as server:
+            settings = http_settings(f"{server.url}?key=canary-value", headers=headers)
+            try:
+                async with connect(settings) as connection:
+                    await connection.call_tool("echo", {})
+            except ServerError as error:
+                words += [error.message, error.hint, repr(error)]
+    refused = await failure(http_settings("http://127.0.0.1:1/?key=canary-value", headers=headers))
+    words += [refused.message, refused.hint]
+    assert len(words) == 14
+    assert "canary" not in caplog.text + "".join(words)
 
 
 def test_an_exception_group_becomes_one_error() -> None:

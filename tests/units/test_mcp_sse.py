@@ -113,6 +113,29 @@ async def test_a_refused_message_fails_its_call() -> None:
             await connection.call_tool("echo", {})
 
 
+async def test_a_refused_end_of_the_handshake_is_an_error() -> None:
+    """B09."""
+
+    def script(request: Request) -> Reply | None:
+        return Reply(500) if request.rpc == "notifications/initialized" else None
+
+    with pytest.raises(ServerUnavailable, match="500 Internal Server Error"):
+        async with connected(script=script):
+            pass
+
+
+async def test_a_lost_notice_harms_no_one() -> None:
+    """Only the end of the handshake matters."""
+
+    def script(request: Request) -> Reply | None:
+        return Reply(500) if request.rpc == "notifications/cancelled" else None
+
+    async with connected(script=script) as (_, connection):
+        with pytest.raises(CallTimedOut):
+            await connection.call_tool("hang", {}, timeout=0.2)
+        assert (await connection.call_tool("echo", {})).ok
+
+
 async def test_a_stream_that_names_no_address_ends_at_the_limit() -> None:
     """F06: a stream that says nothing."""
 

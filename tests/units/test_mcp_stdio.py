@@ -288,7 +288,7 @@ async def test_a_command_that_is_missing_is_named(tmp_path: Path) -> None:
             127,
             "command not found: foo (a sandbox sees /usr and /etc)",
             "Command not found: foo",
-            "looked for where a sandbox sees /usr and /etc.",
+            "A sandbox sees /usr and /etc.",
         ),
         (126, "sh: 1: exec: foo: Permission denied", "foo cannot be executed", "executable"),
         (

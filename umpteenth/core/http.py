@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -32,12 +33,20 @@ def async_client(
     """
     import httpx2  # loaded where it is used: not every process makes requests
 
+    _keep_quiet()
     return httpx2.AsyncClient(
         timeout=timeout,
         headers={"User-Agent": USER_AGENT, **(headers or {})},
         follow_redirects=False,
         verify=_ssl_context(),
     )
+
+
+@lru_cache(maxsize=1)
+def _keep_quiet() -> None:
+    """The client's own logs hold whole URLs, and queries may hold keys."""
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @lru_cache(maxsize=1)
