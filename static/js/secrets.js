@@ -131,8 +131,9 @@
     closePicker(false);
     if (!input) return;
     const reference = `{{secret:${name}}}`;
-    const start = input.selectionStart ?? input.value.length;
-    const end = input.selectionEnd ?? start;
+    // A field that nobody was in has its caret before what stands there (`Bearer `).
+    const end = input.selectionEnd || input.value.length;
+    const start = input.selectionEnd ? input.selectionStart : end;
     input.focus();
     input.setRangeText(reference, start, end, "end");
     input.dispatchEvent(new Event("input", { bubbles: true }));
