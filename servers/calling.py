@@ -37,6 +37,7 @@ async def call_once(
     except ServerError as error:
         error.message = masker.mask(error.message)
         error.args = (error.message,)
+        error.hint, error.stderr_tail = masker.mask(error.hint), masker.mask(error.stderr_tail)
         raise
     return replace(
         result,
