@@ -21,7 +21,7 @@ from servers.models import Check, Server
 from servers.probe import Found, Outcome, Progress, Stopped
 from servers.services import set_enabled, update_server
 from tests.fakes.mcp_helpers import FAKE
-from tests.fakes.mcp_server import Behaviour
+from tests.fakes.mcp_server import TOOLS, Behaviour
 from tests.fakes.server_rows import (
     FoundServer,
     after_success,
@@ -138,7 +138,7 @@ def test_a_stdio_server_is_tested_for_real(spawner: BareSpawner) -> None:
     check.refresh_from_db()
     server.refresh_from_db()
     assert (check.status, check.outcome) == ("done", "connected")
-    assert check.tool_count == server.tool_count == server.tools.count() == 20
+    assert check.tool_count == server.tool_count == server.tools.count() == len(TOOLS)
     labels = [step["label"] for step in check.steps]
     assert labels[0].startswith("Starting ")
     assert labels[-1] == "Listing tools"

@@ -11,7 +11,7 @@ import pytest
 from servers.mcp.types import ServerUnavailable
 from servers.probe import Found, Probe, Stopped
 from tests.fakes.mcp_helpers import shell_settings, stdio_settings
-from tests.fakes.mcp_server import Behaviour
+from tests.fakes.mcp_server import TOOLS, Behaviour
 from tests.fakes.spawner import BareProcess, BareSpawner
 
 PATIENCE = 20.0  # seconds; only a hung probe uses them up
@@ -23,7 +23,7 @@ def test_it_finds_tools_and_leaves_no_process() -> None:
     probe.start()
     assert probe.wait(PATIENCE)
     assert isinstance(probe.outcome, Found)
-    assert len(probe.outcome.tools.tools) == 20
+    assert len(probe.outcome.tools.tools) == len(TOOLS)
     assert all(step["ms"] is not None for step in probe.progress().steps)
     assert spawner.alive() == []
 

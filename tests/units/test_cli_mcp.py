@@ -15,7 +15,7 @@ from servers import calling, checks, following
 from servers.models import Check, Server
 from servers.services import read_private
 from tests.fakes.mcp_helpers import FAKE
-from tests.fakes.mcp_server import Behaviour
+from tests.fakes.mcp_server import TOOLS, Behaviour
 from tests.fakes.server_rows import after_success, http_server
 from tests.fakes.spawner import BareSpawner
 from umpteenth.cli import mcp
@@ -157,7 +157,7 @@ def test_a_test_is_done_here_where_no_worker_takes_it() -> None:
     assert result.exit_code == 0
     assert document.pop("duration_ms") > 0
     tools = {tool["name"]: tool for tool in document.pop("tools")}
-    assert len(tools) == 20
+    assert len(tools) == len(TOOLS)
     assert tools["echo"] == {
         "name": "echo",
         "title": "",
