@@ -29,6 +29,9 @@ def icon_name(name: str) -> str:
 
 # In the record nothing turns any more.
 _STATUS_ICONS = {"provisioning": icon_name("box"), "running": icon_name("player-play")}
+# Arguments of `ump` whose values speak for themselves.
+_PLAIN = ("server", "tool", "key", "name", "value")
+_UNITS = {"count": "found"}
 _BAD_STATUSES = ("failed", "timed_out")
 
 
@@ -217,6 +220,7 @@ def _connected(line: Line, payload: Mapping[str, Any]) -> None:
     words = [f"{count} tool{'' if count == 1 else 's'}"] if isinstance(count, int) else []
     words += [_text(payload[key]) for key in ("transport", "protocol_version") if payload.get(key)]
     line.detail = preview(" · ".join(words))
+    line.has_body = bool(payload.get("warnings"))
 
 
 def _unavailable(line: Line, payload: Mapping[str, Any]) -> None:
@@ -251,15 +255,18 @@ def _orphan_result(line: Line, payload: Mapping[str, Any]) -> None:
 
 
 def _broker(line: Line, payload: Mapping[str, Any]) -> None:
-    command = _text(payload.get("command"))
     line.icon = "terminal"
-    line.title, line.mono = f"ump {command}", True
+    # `state_set` is what the script wrote as `ump state set`.
+    line.title, line.mono = f"ump {_text(payload.get('command')).replace('_', ' ')}", True
     rest = {
-        key: value
+        key: _text(value)
         for key, value in payload.items()
         if key not in ("command", "ok", "error") and not key.startswith("_")
     }
-    line.detail = preview(payload.get("error") or " ".join(_text(v) for v in rest.values()))
+    words = (
+        text if key in _PLAIN else f"{text} {_UNITS.get(key, key)}" for key, text in rest.items()
+    )
+    line.detail = preview(payload.get("error") or " ".join(words))
     line.outcome = "error" if payload.get("ok") is False else "ok"
     line.has_body = bool(rest) or bool(payload.get("error"))
 
@@ -279,6 +286,8 @@ def _exit(line: Line, payload: Mapping[str, Any]) -> None:
     line.icon = "terminal-2"
     if payload.get("timed_out"):
         line.title, line.outcome = "Script stopped at the time limit", "error"
+    elif code is None:
+        line.title = "Script stopped"
     else:
         line.title = f"Script ended with exit code {_text(code)}"
         line.outcome = "ok" if code == 0 else "error"

@@ -18,6 +18,8 @@ _TEXTS = {
     "reason": "Reason",
     "error": "Error",
     "text": "Text",
+    "hint": "What to do",
+    "stderr_tail": "End of standard error",
 }
 _ALARMING = ("error", "reason")
 # What the line itself says already.
@@ -25,6 +27,7 @@ _SAID = {
     "server.unavailable": {"server", "message"},
     "broker.call": {"command", "ok"},
     "run.status": {"status"},
+    "server.connected": {"server", "tools", "transport", "protocol_version"},
 }
 # Longer texts are shown as text even if they are JSON.
 MAX_PARSED = 64_000
@@ -92,7 +95,7 @@ def _plain_panes(event: RunEvent) -> list[Pane]:
     rest = {
         key: value
         for key, value in payload.items()
-        if key not in _TEXTS and key not in said and not key.startswith("_")
+        if key not in {*_TEXTS, *said} and not key.startswith("_") and value not in (None, "")
     }
     if event.kind == "outputs.set":
         return [_pane("Value", payload, "value")]

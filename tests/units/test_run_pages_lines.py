@@ -1,0 +1,89 @@
+"""Lines of the timeline: what each kind of event says, and the values behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from jobs.models import Run
+from tests.fakes.runs import make_job
+from tests.fakes.timelines import add, call, result, run_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run() -> Run:
+    return run_of(make_job())
+
+
+def page(client: Client, url: str) -> str:
+    response = client.get(url)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "words"),
+    [
+        ("broker.call", {"command": "state_set", "key": "k", "ok": True}, "ump state set"),
+        ("broker.call", {"command": "mcp_tools", "count": 3, "ok": True}, "3 found"),
+        ("script.exit", {"code": 3, "timed_out": False}, "Script ended with exit code 3"),
+        ("script.exit", {"code": None, "timed_out": False}, "Script stopped<"),
+        ("script.exit", {"code": None, "timed_out": True}, "Script stopped at the time limit"),
+        (
+            "server.connected",
+            {"server": "time", "tools": 1, "transport": "stdio"},
+            "1 tool · stdio",
+        ),
+        ("server.skipped", {"server": "time", "reason": "disabled"}, "Server skipped"),
+        ("fail", {"reason": "no data"}, "Script reported a failure"),
+        ("run.status", {"status": "timed_out"}, "Timed out"),
+        ("artifact", {"name": "report.csv", "size": 3}, "report.csv"),
+        ("outputs.set", {"name": "count", "value": 12}, "Output count"),
+    ],
+)
+def test_each_kind_of_event_reads_as_words(
+    member_client: Client, run: Run, kind: str, payload: dict[str, Any], words: str
+) -> None:
+    add(run, kind, payload)
+    assert words in page(member_client, f"/runs/{run.pk}/")
+
+
+def test_an_unavailable_server_shows_its_last_words(member_client: Client, run: Run) -> None:
+    details = {"hint": "Install npx.", "exit_code": 127, "stderr_tail": "npx: not found"}
+    payload = {"server": "x", "message": "MCP server x is unavailable", "reason": "It ended."}
+    add(run, "server.unavailable", payload | details)
+    html = page(member_client, f"/runs/{run.pk}/")
+    for words in ("Install npx.", "127", "npx: not found", "It ended."):
+        assert words in html
+
+
+def test_an_error_of_a_tool_is_shown_once(member_client: Client, run: Run) -> None:
+    number = call(run, "s1")
+    result(run, "s1", "needle", ok=False)
+    html = page(member_client, f"/runs/{run.pk}/events/{number}/")
+    assert html.count(">needle</pre>") == 1
+    assert "<h3>Error</h3>" in html
+
+
+def test_a_structured_result_is_not_repeated_as_text(member_client: Client, run: Run) -> None:
+    number = call(run, "s1")
+    result(run, "s1", '{"sum": 5}', structured={"sum": 5})
+    html = page(member_client, f"/runs/{run.pk}/events/{number}/")
+    assert "<h3>Result</h3>" in html
+    assert "<h3>Text</h3>" not in html
+
+
+def test_a_deep_or_wide_value_is_cut(member_client: Client, run: Run) -> None:
+    """I17: nested 5,000 deep, or with thousands of keys."""
+    deep: Any = 1
+    for _ in range(300):
+        deep = {"a": deep}
+    number = add(run, "tool.call", {"tool": "t", "arguments": {"deep": deep, "wide": [0] * 3000}})
+    html = page(member_client, f"/runs/{run.pk}/events/{number}/")
+    assert "{…}" in html
+    assert "more</li>" in html
+    assert html.count("<li>") < 700
