@@ -136,7 +136,7 @@ NewPage = Callable[..., Page]
 @pytest.fixture
 def open_page(
     request: pytest.FixtureRequest, complaints: Complaints, new_context: Any
-) -> Iterator[NewPage]:
+) -> NewPage:
     """Opens a page in a browser of its own, as somebody (None: not signed in).
 
     Further arguments are those of Playwright's `new_context`.
@@ -152,7 +152,7 @@ def open_page(
         page: Page = context.new_page()
         return page
 
-    yield opened
+    return opened
 
 
 @pytest.fixture
