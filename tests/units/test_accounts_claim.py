@@ -109,6 +109,17 @@ def test_a_refused_name_leaves_the_link_open(client: Client) -> None:
     assert claim_is_open(token)
 
 
+def test_a_claim_that_comes_second_is_told_so(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link was open when the form came in, and taken a moment later."""
+    monkeypatch.setattr("umpteenth.accounts.views.session.claim_is_open", lambda token: True)
+    response = client.post("/claim/taken", DATA)
+    assert response.status_code == 404
+    assert "no longer works" in response.content.decode()
+    assert not User.objects.exists()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_of_two_claims_at_once_one_wins() -> None:
     token = _token()

@@ -45,6 +45,7 @@ def test_add_prints_one_json_document() -> None:
         ("bob", "a long phrase\n", "There is already a person named bob."),
         ("carol", "", "No password was given; write it to standard input."),
         ("carol", "short\n", "It must contain at least 10 characters."),
+        ("carol", "a long\x00 phrase\n", "must not contain a null character"),
         ("two words", "a long phrase\n", "A name has 1 to 150 letters"),
     ],
 )
@@ -77,3 +78,12 @@ def test_deactivate_refuses_strangers_and_the_last_administrator(alice: User) ->
     assert "There is no person named nobody." in _run("deactivate", "nobody").stderr
     result = _run("deactivate", "alice")
     assert (result.exit_code, "last active administrator" in result.stderr) == (1, True)
+
+
+def test_a_terminal_asks_twice_and_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = ["a long phrase", "a long phrase", "a long phrase", "a long phrose"]
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("getpass.getpass", lambda prompt: answers.pop(0))
+    assert people._read_password() == "a long phrase"
+    with pytest.raises(SystemExit):
+        people._read_password()

@@ -80,6 +80,16 @@ def test_search_finds_pages_by_their_words_and_role(
     )
 
 
+def test_search_offers_what_the_person_may_do(
+    client_for: ClientFor, alice: User, bob: User
+) -> None:
+    for person, offered in ((alice, True), (bob, False)):
+        content = client_for(person).get("/search?q=person", headers=HTMX).content.decode()
+        assert ("Add person" in content) is offered
+    content = client_for(bob).get("/search?q=change+pass", headers=HTMX).content.decode()
+    assert 'href="/account/password/"' in content
+
+
 @pytest.mark.parametrize("words", ["\x00", "x" * 5000, "%", "'; --"])
 def test_search_takes_any_words(client_for: ClientFor, bob: User, words: str) -> None:
     assert client_for(bob).get("/search", {"q": words}).status_code == 200

@@ -137,7 +137,7 @@ def test_durations_read_like_words(seconds: float, words: str) -> None:
     assert _render("{{ value|duration_ms }}", value=timedelta(seconds=seconds)) == words
 
 
-@pytest.mark.parametrize("value", [None, "", "soon"])
+@pytest.mark.parametrize("value", [None, "", "soon", float("nan"), float("inf"), 10**400])
 def test_no_number_is_nothing(value: object) -> None:
     source = "{{ value|duration_s }}{{ value|duration_ms }}{{ value|filesize }}"
     assert _render(source, value=value) == ""

@@ -83,12 +83,9 @@ def create_user(
 def _name_sentence(error: ValidationError | IntegrityError, name: str) -> str:
     if isinstance(error, IntegrityError) or "__all__" in error.message_dict:
         return f"There is already a person named {name}."
-    messages = error.message_dict
-    if any("already exists" in text for text in messages.get("username", [])):
+    if any("already exists" in text for text in error.messages):
         return f"There is already a person named {name}."
-    if "username" in messages:
-        return "A name has 1 to 150 letters, digits and @ . + - _ characters."
-    return " ".join(error.messages)
+    return "A name has 1 to 150 letters, digits and @ . + - _ characters."
 
 
 def check_password_rules(password: str, user: User | None = None) -> None:

@@ -8,6 +8,7 @@ then run `.ci/vendor`. Names are those of tabler.io/icons; filled ones end in `-
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -198,9 +199,10 @@ def _number(value: Any) -> float | None:
     if isinstance(value, timedelta):
         return value.total_seconds()
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if math.isfinite(number) else None
 
 
 @register.filter
