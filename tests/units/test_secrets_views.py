@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -18,43 +16,20 @@ from django.utils import timezone
 from jobs.models import Job, JobSecret
 from secrets_vault import keyring, usage
 from secrets_vault.models import Secret
-from secrets_vault.services import SecretData, Target, Usage, create_secret, secret_value
+from secrets_vault.services import Target, Usage, secret_value
+from tests.fakes.secret_pages import CANARY, CREATE, LIST, OPTIONS, QUICK, fill, make, page, post
 from tests.fakes.vault import use_ring_in
 from umpteenth.accounts.models import User
 from umpteenth.core import masking
 
 pytestmark = pytest.mark.django_db
-CANARY = "canary-value-91c2"
 SCRIPT = "<img src=x onerror=alert(1)>\"'&</script>"
-LIST, CREATE = "/settings/secrets/", "/settings/secrets/new/"
-OPTIONS, QUICK = "/settings/secrets/options/", "/settings/secrets/quick/"
 
 
 @pytest.fixture(autouse=True)
 def ring_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(masking, "_known", masking._KnownValues())
     return use_ring_in(monkeypatch, tmp_path)
-
-
-def make(name: str, **kwargs: Any) -> Secret:
-    data = SecretData(**{"value": CANARY, **kwargs})
-    return create_secret(actor=None, name=name, data=data).secret
-
-
-def page(client: Client, url: str, status: int = 200, *, htmx: bool = False) -> str:
-    response = client.get(url, headers={"HX-Request": "true"} if htmx else {})
-    assert response.status_code == status
-    text = response.content.decode()
-    assert CANARY not in text
-    return text
-
-
-def post(client: Client, url: str, data: Mapping[str, Any], status: int) -> str:
-    response = client.post(url, data)
-    assert response.status_code == status
-    text = response.content.decode()
-    assert CANARY not in text
-    return text
 
 
 def toasts(client: Client) -> str:
@@ -242,30 +217,16 @@ def test_htmx_gets_the_table_alone(administrator_client: Client) -> None:
     assert "<html" not in text
 
 
-def _fill(count: int) -> None:
-    secret = make("S")
-    rows = [
-        Secret(
-            name=f"SECRET_{number:04}",
-            ciphertext=secret.ciphertext,
-            key_id=secret.key_id,
-            updated_at=secret.updated_at,
-        )
-        for number in range(count)
-    ]
-    Secret.objects.bulk_create(rows)
-
-
 @pytest.mark.parametrize("address", [LIST, OPTIONS])
 def test_a_thousand_secrets_take_as_many_queries_as_ten(
     administrator_client: Client, address: str
 ) -> None:
-    _fill(9)
+    fill(9)
     administrator_client.get(address)
     with CaptureQueriesContext(connection) as ten:
         administrator_client.get(address)
     Secret.objects.all().delete()
-    _fill(999)
+    fill(999)
     with CaptureQueriesContext(connection) as thousand:
         response = administrator_client.get(address)
 
@@ -276,7 +237,7 @@ def test_a_thousand_secrets_take_as_many_queries_as_ten(
 
 
 def test_a_long_list_has_pages(administrator_client: Client) -> None:
-    _fill(119)
+    fill(119)
 
     first = page(administrator_client, f"{LIST}?q=S")
     last = page(administrator_client, f"{LIST}?q=S&page=3")
@@ -487,81 +448,3 @@ def test_a_secret_in_a_jobs_environment_must_be_taken_out_first(
 
     assert "mapped into jobs" in post(administrator_client, url, {}, 422)
     assert Secret.objects.exists()
-
-
-# Key button
-
-
-def test_the_key_button_offers_secrets_by_name(administrator_client: Client) -> None:
-    make("GITHUB", description="the repository")
-    make("SLACK")
-
-    text = page(administrator_client, f"{OPTIONS}?q=git")
-
-    assert 'data-secret="GITHUB"' in text
-    assert "the repository" in text
-    assert "SLACK" not in text
-    assert "New secret…" in text
-
-
-def test_members_are_offered_what_is_open_to_them(member_client: Client) -> None:
-    make("CLOSED")
-    assert "No secret is open to members" in page(member_client, OPTIONS)
-    make("OPEN", open_to_members=True)
-
-    text = page(member_client, OPTIONS)
-
-    assert 'data-secret="OPEN"' in text
-    assert "CLOSED" not in text
-    assert "New secret" not in text
-
-
-def test_many_options_are_cut_and_counted(administrator_client: Client) -> None:
-    _fill(39)
-
-    text = page(administrator_client, OPTIONS)
-
-    assert text.count("data-secret=") == 30
-    assert "10 more; type to find them." in text
-
-
-def test_no_options_say_so(administrator_client: Client) -> None:
-    assert "No secrets yet." in page(administrator_client, OPTIONS)
-    text = page(administrator_client, f"{OPTIONS}?q=zzz")
-    assert "No secret matches “zzz”." in text
-
-
-def test_a_new_secret_is_made_at_the_key_button(administrator_client: Client) -> None:
-    assert 'value="TOKEN"' in page(administrator_client, f"{QUICK}?q=TOKEN")
-
-    text = post(administrator_client, QUICK, {"name": "TOKEN", "value": f" {CANARY}"}, 200)
-
-    assert 'data-secret-created="TOKEN"' in text
-    assert "Spaces and line breaks around the value were removed." in text
-    assert secret_value(Secret.objects.get(), target=Target()) == CANARY
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"name": "TAKEN", "value": CANARY}, "There is already a secret named TAKEN."),
-        ({"name": "a b", "value": CANARY}, "The name must be"),
-        ({"name": "T", "value": ""}, "Enter a value."),
-    ],
-)
-def test_the_key_buttons_form_says_what_is_wrong(
-    administrator_client: Client, data: dict[str, str], words: str
-) -> None:
-    make("TAKEN")
-
-    text = post(administrator_client, QUICK, data, 422)
-
-    assert words in unescape(text)
-    assert "data-secret-created" not in text
-
-
-def test_ids_of_the_forms_do_not_meet_those_of_the_page_below(
-    administrator_client: Client,
-) -> None:
-    for url in (CREATE, QUICK):
-        assert 'id="id_name"' not in page(administrator_client, url)
