@@ -67,12 +67,18 @@ async def _first_usable(probe: asyncio.Task[None], shake: asyncio.Task[None]) ->
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         # Of two answers at once the handshake counts: it changed the server's state.
-        if shake in done and shake.exception() is None:
+        if shake in done and not _knows_no_handshake(shake.exception()):
+            shake.result()
             return HANDSHAKE
         if probe in done and probe.exception() is None:
             return MODERN
-    shake.result()
+    shake.result()  # raises: a server without a handshake, and the probe failed too
     return HANDSHAKE
+
+
+def _knows_no_handshake(error: BaseException | None) -> bool:
+    """Whether only the probe can succeed; after any other error it is not waited for."""
+    return isinstance(error, RpcError) and error.code == UNSUPPORTED_PROTOCOL_VERSION
 
 
 def _worth_a_handshake(error: BaseException | None) -> bool:

@@ -221,7 +221,7 @@ async def test_a_stream_that_breaks_off_fails_the_call_at_once(abort: bool) -> N
         start = time.monotonic()
         with pytest.raises(ConnectionLost, match=r"^response body failed: \S"):
             await connection.call_tool("echo", {})
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 5
 
 
 async def test_a_stream_that_ends_without_an_answer_fails_the_call_at_once() -> None:
@@ -319,7 +319,7 @@ async def test_a_call_over_its_limit_ends_and_the_server_is_told(answer: str) ->
         start = time.monotonic()
         with pytest.raises(CallTimedOut, match=r"within 0\.3 seconds"):
             await connection.call_tool("hang", {}, timeout=0.3)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5
         assert (await connection.call_tool("echo", {})).ok
     assert len(server.fake.cancelled) == 1
 
@@ -458,3 +458,32 @@ async def test_an_answer_that_is_no_json_says_so() -> None:
     async with connected(on_call(reply)) as (_, connection):
         with pytest.raises(ServerUnavailable, match="cannot be read as JSON"):
             await connection.call_tool("echo", {})
+
+
+async def test_an_event_that_is_no_json_says_so() -> None:
+    async with connected(on_call(b"data: <oops>\n\n")) as (_, connection):
+        with pytest.raises(ServerUnavailable, match="event of the server cannot be read as JSON"):
+            await connection.call_tool("echo", {})
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (Reply(200, {"content-type": "text/html"}, b"x"), "answers with a web page"),
+        (Reply(405), "405 Method Not Allowed"),
+    ],
+)
+async def test_a_server_that_cannot_resume_gets_a_few_attempts(reply: Reply, words: str) -> None:
+    """B05, B15."""
+
+    def script(request: Request) -> Reply | None:
+        if request.method == "GET":
+            return reply
+        if request.rpc == "tools/call":
+            return Reply(200, {"content-type": EVENTS}, b"id: e1\nretry: 1\ndata:\n\n")
+        return None
+
+    async with connected(script) as (server, connection):
+        with pytest.raises(ServerError, match=words):
+            await connection.call_tool("echo", {}, timeout=10)
+    assert len([request for request in server.requests if request.method == "GET"]) == 3

@@ -76,7 +76,7 @@ async def test_a_stream_that_closes_in_mid_call_fails_the_call_at_once() -> None
             start = time.monotonic()
             with pytest.raises(ConnectionLost, match="closed the event stream"):
                 await connection.call_tool("hang", {})
-            assert time.monotonic() - start < 3
+            assert time.monotonic() - start < 5
             with pytest.raises(ConnectionLost):
                 await connection.list_tools()
 

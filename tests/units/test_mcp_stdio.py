@@ -84,7 +84,7 @@ async def test_a_server_that_ends_at_once_is_explained_within_a_second(code: int
     with pytest.raises(ServerUnavailable) as caught:
         async with connected(behaviour):
             pass
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 5
     assert str(caught.value) == (
         f"The server ended with exit code {code}: BRAVE_API_KEY is required"
     )
@@ -327,9 +327,31 @@ async def test_a_deaf_server_delays_no_time_out() -> None:
         start = time.monotonic()
         with pytest.raises(CallTimedOut):
             await connection.call_tool("echo", {"text": "x" * 4 * MIB}, timeout=0.3)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5
     with pytest.raises(ConnectionLost):
         await blocked
+
+
+async def test_an_error_without_an_identifier_belongs_to_the_only_one_who_waits() -> None:
+    """B02: and to no one where several wait."""
+    error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Bad request"}}\n'
+    async with connected() as connection:
+        result = await connection.call_tool("bytes", {"hex": error.hex()}, timeout=10)
+        assert result.error == "Bad request (-32600)"
+        other = asyncio.create_task(connection.call_tool("sleep", {"seconds": 0.2}))
+        await connection.call_tool("echo", {})
+        result = await connection.call_tool("bytes", {"hex": error.hex()}, timeout=10)
+        assert result.text == "written"
+        assert (await other).text == "slept"
+
+
+async def test_a_system_that_cannot_start_the_command_is_quoted() -> None:
+    async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> BareProcess:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with pytest.raises(ServerUnavailable, match="cannot be started: Resource temporarily"):
+        async with connect(stdio_settings(), spawn=spawn):
+            pass
 
 
 async def test_arguments_that_are_no_json_are_refused() -> None:
@@ -346,7 +368,7 @@ async def test_a_call_over_its_limit_is_cancelled_at_the_server() -> None:
         start = time.monotonic()
         with pytest.raises(CallTimedOut, match=r"within 0.2 seconds \(tool_timeout_secs\)"):
             await connection.call_tool("hang", {}, timeout=0.2)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5
         assert (await connection.call_tool("echo", {})).ok
 
 
@@ -367,9 +389,9 @@ async def test_progress_renews_the_limit() -> None:
         seen.append((progress, message))
 
     async with connected() as connection:
-        arguments = {"steps": 6, "interval": 0.2}
+        arguments = {"steps": 6, "interval": 0.25}
         result = await connection.call_tool(
-            "progress", arguments, timeout=0.6, on_progress=on_progress
+            "progress", arguments, timeout=1.2, on_progress=on_progress
         )
     assert result.text == "done"
     assert seen[0] == (1.0, "step 1")
