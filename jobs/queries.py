@@ -180,11 +180,14 @@ def _cursor(run_id: UUID | None) -> tuple[datetime, UUID] | None:
 
 
 def _older(queued_at: datetime, pk: UUID) -> Q:
-    return Q(queued_at__lt=queued_at) | Q(queued_at=queued_at, pk__lt=pk)
+    # The first condition follows from the others; it lets the index begin at the cursor.
+    beyond = Q(queued_at__lt=queued_at) | Q(queued_at=queued_at, pk__lt=pk)
+    return Q(queued_at__lte=queued_at) & beyond
 
 
 def _newer(queued_at: datetime, pk: UUID) -> Q:
-    return Q(queued_at__gt=queued_at) | Q(queued_at=queued_at, pk__gt=pk)
+    later = Q(queued_at__gt=queued_at) | Q(queued_at=queued_at, pk__gt=pk)
+    return Q(queued_at__gte=queued_at) & later
 
 
 def count_newer(runs: QuerySet[Run], than: UUID, *, limit: int = 100) -> int:

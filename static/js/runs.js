@@ -259,7 +259,7 @@
   }
 
   // The stream
-  const HIDDEN_FOR = 60000;
+  const HIDDEN_FOR = 15000;
   let source = null;
   let after = Number(timeline.dataset.after || 0);
   let wait = 3000;
@@ -267,7 +267,7 @@
   let hiddenTimer = 0;
 
   function connect() {
-    if (source || !isLive) return;
+    if (source || !isLive || document.hidden) return;
     source = new EventSource(`${timeline.dataset.stream}?after=${after}&first=${timeline.dataset.first || 0}`);
     source.addEventListener("open", () => { wait = 3000; failures = 0; });
     source.addEventListener("lines", (event) => {

@@ -117,6 +117,11 @@ class Hub:
     def is_running(self) -> bool:
         return bool(self._tasks)
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether Redis wakes the streams; otherwise the poller does."""
+        return self._listening
+
     @contextlib.asynccontextmanager
     async def watch(self, key: str) -> AsyncIterator[asyncio.Event]:
         """An event that is set whenever the row `key` may have changed."""
