@@ -277,6 +277,10 @@ class StdioTransport:
             return None
         if self._exit_code == NOT_EXECUTABLE:
             return _not_executable(command)
+        # As shells put it, or as the sandbox does; a line of its own script names another.
+        said = (f"{command}: not found", f"{command}: command not found", f"not found: {command}")
+        if not any(words in last_line for words in said):
+            return None
         missing = command_not_found(command)
         # A sandbox says what it sees, in brackets.
         seen = last_line.rpartition(" (")[2].rstrip(")") if " (" in last_line else ""

@@ -297,6 +297,12 @@ async def test_a_command_that_is_missing_is_named(tmp_path: Path) -> None:
             "The server ended with exit code 127: run.sh: 3: bar: not found",
             "",
         ),
+        (
+            127,
+            "foo: 1: vm: not found",
+            "The server ended with exit code 127: foo: 1: vm: not found",
+            "",
+        ),
         (137, "", "The server ended with exit code 137 (SIGKILL).", "nothing to standard error"),
     ],
 )
