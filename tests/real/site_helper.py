@@ -1,0 +1,84 @@
+"""Answers questions about a site on standard input: one expression a line, one JSON line back.
+
+A command line costs a second of start-up; tests that look again and again ask here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "umpteenth.settings")
+import django
+
+django.setup()
+
+from django.db import connection  # noqa: E402
+from django.utils import timezone  # noqa: E402
+
+from jobs import jobfile, lifecycle, services, shapes, triggers  # noqa: E402
+from jobs.models import Job, Run, RunEvent, Worker  # noqa: E402
+from umpteenth import celery  # noqa: E402
+
+
+def create(text: str) -> str:
+    return services.create_job(actor=None, data=jobfile.parse_job_file(text)).name
+
+
+def start(name: str) -> str:
+    job = Job.objects.get(name=name)
+    return str(triggers.start_run(job=job, trigger="command", trust="creator").pk)
+
+
+def start_unheard(name: str) -> str:
+    """Start a run whose hint is lost."""
+    kept = celery.send_hint
+    celery.send_hint = lambda *_words: False
+    try:
+        return start(name)
+    finally:
+        celery.send_hint = kept
+
+
+def show(run_id: str) -> dict[str, Any]:
+    return shapes.run_shape(Run.objects.select_related("job").get(pk=run_id))
+
+
+def runs(name: str) -> list[dict[str, Any]]:
+    found = Run.objects.filter(job__name=name).select_related("job").order_by("number")
+    return [shapes.run_shape(run) for run in found]
+
+
+def events(run_id: str) -> list[dict[str, Any]]:
+    return [shapes.event_shape(event) for event in RunEvent.objects.filter(run=run_id)]
+
+
+def cancel(run_id: str) -> None:
+    lifecycle.request_cancel(Run.objects.get(pk=run_id).pk)
+
+
+def silence(run_id: str) -> None:
+    """As if a minute had passed since the run's last heartbeat."""
+    long_ago = timezone.now() - timedelta(seconds=61)
+    Run.objects.filter(pk=run_id).update(heartbeat_at=long_ago)
+
+
+def make_due(name: str) -> None:
+    Job.objects.filter(name=name).update(next_run_at=timezone.now())
+
+
+def workers() -> int:
+    return Worker.objects.count()
+
+
+for line in sys.stdin:
+    function, *arguments = json.loads(line)
+    try:
+        answer: dict[str, Any] = {"value": globals()[function](*arguments)}
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    connection.close()
+    print(json.dumps(answer, default=str), flush=True)
