@@ -12,6 +12,7 @@ from jobs.definition import MAX_DESCRIPTION, MAX_NAME
 from jobs.models import DEFAULT_TIMEOUT, MAX_TIMEOUT, MIN_TIMEOUT, Job
 from jobs.services import AttachmentData, JobData, SecretData
 
+TIMEOUT = f"The time limit is {MIN_TIMEOUT} to {MAX_TIMEOUT:,} seconds."
 NEW_SCRIPT = '#!/usr/bin/env bash\nset -euo pipefail\n\nump step "First step"\n'
 
 
@@ -21,7 +22,7 @@ def time_zones() -> list[str]:
 
 
 class JobForm(forms.Form):
-    name = forms.CharField(max_length=MAX_NAME, strip=True)
+    name = forms.CharField(max_length=MAX_NAME, error_messages={"required": "A job needs a name."})
     description = forms.CharField(max_length=MAX_DESCRIPTION, required=False)
     timeout = forms.IntegerField(
         label="Time limit",
@@ -29,6 +30,7 @@ class JobForm(forms.Form):
         max_value=MAX_TIMEOUT,
         initial=DEFAULT_TIMEOUT,
         help_text="In seconds, for the script and everything it calls.",
+        error_messages=dict.fromkeys(("required", "invalid", "min_value", "max_value"), TIMEOUT),
     )
     network = forms.ChoiceField(
         choices=Job.Network.choices,
@@ -81,6 +83,7 @@ class JobForm(forms.Form):
         label="Time zone",
         initial="UTC",
         max_length=200,
+        error_messages={"required": "Name a time zone, such as UTC or Europe/Berlin."},
         widget=forms.TextInput(attrs={"list": "time-zones", "autocomplete": "off"}),
     )
     version = forms.IntegerField(

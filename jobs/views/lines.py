@@ -67,6 +67,8 @@ class Line:
     # The event that the line is about; the call where a result completes it.
     event: RunEvent | None = None
     is_open: bool = False
+    # The address names this line.
+    is_selected: bool = False
     # What the open line shows; otherwise the page fetches it when somebody opens the line.
     panes: list[Pane] = field(default_factory=list)
 
@@ -149,8 +151,8 @@ def open_errors(lines: Iterable[Line], *, selected: int = 0, limit: int = 10) ->
     """Failed lines and the selected one open by themselves, with their bodies."""
     room = limit
     for line in reversed(list(lines)):
-        is_selected = bool(selected) and line.seq <= selected <= line.until
-        if not line.has_body or not (is_selected or (line.outcome == "error" and room > 0)):
+        line.is_selected = selected in (line.seq, line.until)
+        if not line.has_body or not (line.is_selected or (line.outcome == "error" and room > 0)):
             continue
         room -= 1
         line.is_open = True

@@ -133,6 +133,7 @@
   }
 
   for (const area of $$("textarea[data-editor]")) makeEditor(area);
+  $("[aria-invalid=true]")?.focus();
 
   // Attached servers
   const form = $("form.job-form");

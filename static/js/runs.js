@@ -350,7 +350,6 @@
     connect();
     if (following && !atEnd()) toEnd();
   } else {
-    const selected = new URL(location.href).searchParams.get("event");
-    if (selected) document.getElementById(`e${selected}`)?.classList.add("is-selected");
+    if (!location.hash) $(".line.is-selected", timeline)?.scrollIntoView({ block: "center" });
   }
 })();

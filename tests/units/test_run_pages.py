@@ -258,7 +258,14 @@ def test_a_linked_event_is_found_however_old_it_is(member_client: Client, run: R
     call(run, "s1", arguments={"message": "needle"})
     many_events(run, 700)
     html = page(member_client, f"/runs/{run.pk}/", event=1)
-    assert 'id="e1"' in html
+    assert 'is-selected" id="e1"' in html
+    assert "needle" in html
+
+
+def test_a_link_to_a_result_opens_the_line_of_its_call(member_client: Client, run: Run) -> None:
+    number = call(run, "s1", arguments={"message": "needle"})
+    html = page(member_client, f"/runs/{run.pk}/", event=result(run, "s1"))
+    assert f'is-selected" id="e{number}"' in html
     assert "needle" in html
 
 
