@@ -53,7 +53,7 @@ def runs(name: str) -> list[dict[str, Any]]:
 
 
 def events(run_id: str) -> list[dict[str, Any]]:
-    return [shapes.event_shape(event) for event in RunEvent.objects.filter(run=run_id)]
+    return [shapes.event_shape(event) for event in RunEvent.objects.filter(run_id=run_id)]
 
 
 def cancel(run_id: str) -> None:
