@@ -134,9 +134,7 @@ NewPage = Callable[..., Page]
 
 
 @pytest.fixture
-def open_page(
-    request: pytest.FixtureRequest, complaints: Complaints, new_context: Any
-) -> NewPage:
+def open_page(request: pytest.FixtureRequest, complaints: Complaints, new_context: Any) -> NewPage:
     """Opens a page in a browser of its own, as somebody (None: not signed in).
 
     Further arguments are those of Playwright's `new_context`.

@@ -42,6 +42,7 @@ class Site:
     data_dir: Path
     environ: dict[str, str] = field(default_factory=dict)
     greeting: str = ""
+    fake: str = ""
     stock: dict[str, Any] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
 
@@ -82,8 +83,10 @@ class Site:
         assert found, self.greeting
         return found[0]
 
-    def fill(self, **addresses: str) -> None:
+    def fill(self, *, everything: str, fake: str) -> None:
         """Put people, secrets, servers and jobs into it (`tests.e2e.stock`)."""
+        self.fake = fake
+        addresses = {"everything": everything, "fake": fake}
         done = subprocess.run(
             [sys.executable, "-m", "tests.e2e.stock", json.dumps(addresses)],
             cwd=PROJECT_ROOT,

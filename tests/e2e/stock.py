@@ -13,7 +13,7 @@ import sys
 from umpteenth.cli.bootstrap import setup
 
 PASSWORD = "correct horse battery"
-PEOPLE = {"alice": True, "bob": False}  # whether an administrator
+PEOPLE = {"alice": True, "bob": False, "carol": True}  # whether an administrator
 SECRET, SECRET_VALUE = "REPORT_TOKEN", "tok-4711-very-secret"
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
