@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from django.utils import timezone
 
 from jobs import presence, runner, triggers
 from jobs.models import Job, Run
@@ -189,6 +191,14 @@ class TestRun:
         result = ump("run", "digest", "--wait")
         assert result.exit_code == 1
         assert "skipped: Skipped: run #900 has not ended" in result.stdout
+
+    def test_it_ends_what_a_killed_command_left_behind(self) -> None:
+        """Without a server there is no beat that would."""
+        silent = timezone.now() - timedelta(seconds=61)
+        left = old_run(make_job(), Run.Status.RUNNING, heartbeat_at=silent)
+        assert ump("run", "digest", "--wait").exit_code == 0
+        left.refresh_from_db()
+        assert left.error == "interrupted: the worker stopped responding"
 
     @pytest.mark.parametrize("text", ["{", "[" * 100_000, ""])
     def test_an_input_that_is_no_json_is_refused(self, text: str) -> None:

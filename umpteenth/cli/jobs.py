@@ -108,11 +108,13 @@ def remove(name: str) -> None:
 def run(name: str, input_text: str | None, wait: bool, as_json: bool, disable_mcp: bool) -> None:
     """Run a job now."""
     bootstrap.setup()
-    from jobs import triggers
+    from jobs import lifecycle, triggers
     from jobs.models import Run
     from umpteenth.cli.following import follow
 
     job = find_job(name)
+    # Without a running server nobody else ends what an earlier command left behind.
+    lifecycle.reap(lifecycle.database_now())
     try:
         started = triggers.start_run(
             job=job,

@@ -105,10 +105,11 @@ def cancel(run_id: str) -> None:
 def retry(run_id: str, wait: bool, as_json: bool) -> None:
     """Run again with the same input."""
     bootstrap.setup()
-    from jobs import triggers
+    from jobs import lifecycle, triggers
     from jobs.models import Run
     from umpteenth.cli.following import follow
 
+    lifecycle.reap(lifecycle.database_now())
     try:
         started = triggers.retry_run(find_run(run_id), actor=None)
     except triggers.TriggerError as error:
