@@ -18,6 +18,7 @@ from servers.mcp.types import (
     Tool,
     ToolList,
 )
+from umpteenth.core import deadlines
 
 if TYPE_CHECKING:
     from jobs.timeline import Recorder
@@ -113,13 +114,15 @@ class ServerLink:
     async def _connect(self, settings: ConnectionSettings, started: float) -> None:
         from servers.mcp.client import connect
 
-        async with asyncio.timeout(CONNECT_LIMIT) as limit:
-            async with connect(settings, spawn=_spawner(settings, self._network)) as connection:
-                listed = await connection.list_tools()
-                limit.reschedule(None)
-                self._connection = connection
-                self._connected(connection, listed, (time.monotonic() - started) * 1000)
-                await self._closing.wait()
+        async with (
+            deadlines.timeout(CONNECT_LIMIT) as limit,
+            connect(settings, spawn=_spawner(settings, self._network)) as connection,
+        ):
+            listed = await connection.list_tools()
+            limit.reschedule(None)
+            self._connection = connection
+            self._connected(connection, listed, (time.monotonic() - started) * 1000)
+            await self._closing.wait()
 
     def _connected(self, connection: Connection, listed: ToolList, ms: float) -> None:
         self.tools = {tool.name: tool for tool in listed.tools}

@@ -33,6 +33,7 @@ from jobs.streams import Budget, OutputStream
 from jobs.timeline import LostClaim, Recorder
 from jobs.toolbox import CallMeter, Toolbox
 from jobs.workplace import Workplace, command
+from umpteenth.core import deadlines
 from umpteenth.core.config import get_options
 from umpteenth.core.masking import Masker
 
@@ -307,7 +308,7 @@ class Execution:
         limit = COLLECT_LIMIT if self._stopped is None else COLLECT_LIMIT_STOPPED
         work = partial(collect, self.run_id, self.token, place.outputs, self.recorder)
         try:
-            async with asyncio.timeout(limit):
+            async with deadlines.timeout(limit):
                 # Not on the run's database thread: heartbeats go on while files are copied.
                 await asyncio.to_thread(_closing, work)
         except LostClaim:
@@ -361,7 +362,7 @@ class Execution:
         while self.recorder.full and not self.recorder.lost.is_set():
             self._room.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1):
+                async with deadlines.timeout(1):
                     await self._room.wait()
 
 

@@ -7,7 +7,6 @@ sent. What is denied is answered like what does not exist.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from uuid import UUID, uuid4
 from jobs.connections import ServerLink
 from servers.limits import call_limit
 from servers.mcp.types import CallResult, ServerError, Tool
+from umpteenth.core import deadlines
 
 if TYPE_CHECKING:
     from jobs.timeline import Recorder
@@ -146,7 +146,7 @@ class Toolbox:
         )
         try:
             # Waiting for a free slot counts against the call's own limit.
-            async with asyncio.timeout(limit.seconds):
+            async with deadlines.timeout(limit.seconds):
                 await link.slots.acquire()
         except TimeoutError:
             error = f"{link.server.name} was busy with other calls for {limit.seconds:.0f} seconds"

@@ -27,6 +27,7 @@ from jobs.broker.protocol import (
     BrokerError,
     BrokerHandler,
 )
+from umpteenth.core import deadlines
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ class Broker:
     async def _exchange(self, reader: asyncio.StreamReader) -> dict[str, Any] | None:
         """Read one request and answer it; None if the client hung up meanwhile."""
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT):
+            async with deadlines.timeout(REQUEST_TIMEOUT):
                 line = await _read_line(reader)
         except TimeoutError:
             return _refusal("the request did not arrive in time", USAGE)
@@ -197,7 +198,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes | None:
 async def _discard(reader: asyncio.StreamReader) -> None:
     """Read on to the end of the line, so that the sender gets to read our answer."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(2):
+        async with deadlines.timeout(2):
             total = 0
             while total < _MAX_DISCARDED:
                 chunk = await reader.read(_CHUNK)

@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Protocol
 
+from umpteenth.core import deadlines
+
 Party = Literal["agent", "mcp"]
 # The users inside: a run's own processes, and stdio servers.
 USER_IDS: Mapping[Party, int] = {"agent": 1000, "mcp": 1001}
@@ -89,7 +91,7 @@ class SandboxProcess:
         """
         self._control.kill()
         try:
-            async with asyncio.timeout(KILL_TIMEOUT):
+            async with deadlines.timeout(KILL_TIMEOUT):
                 await asyncio.shield(self._control.exit)
         except TimeoutError:
             raise SandboxError(

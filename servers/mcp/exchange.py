@@ -38,6 +38,7 @@ from servers.mcp.types import (
     ServerError,
     ServerUnavailable,
 )
+from umpteenth.core import deadlines
 from umpteenth.core.http import async_client, origin, public_url, same_origin
 
 MAX_REDIRECTS: Final = 5
@@ -234,7 +235,7 @@ async def _read_some(response: httpx2.Response) -> bytes:
     """The beginning of an error's body; whatever goes wrong with it matters less than the error."""
     parts: list[bytes] = []
     with contextlib.suppress(httpx2.HTTPError, TimeoutError):
-        async with asyncio.timeout(5):
+        async with deadlines.timeout(5):
             async for chunk in response.aiter_bytes():
                 parts.append(chunk)
                 if sum(map(len, parts)) > MAX_REFUSAL_BYTES:

@@ -36,6 +36,7 @@ from servers.mcp.exchange import (
 from servers.mcp.messages import decode_json, encode, read_messages
 from servers.mcp.transport import Inbox, Incoming, end_tasks
 from servers.mcp.types import ConnectionLost, ConnectionSettings, Observer, ServerError
+from umpteenth.core import deadlines
 
 SESSION_HEADER: Final = "mcp-session-id"
 VERSION_HEADER: Final = "mcp-protocol-version"
@@ -113,7 +114,7 @@ class HttpTransport:
     async def _end_session(self) -> None:
         with contextlib.suppress(ServerError, TimeoutError):
             async with (
-                asyncio.timeout(GOODBYE_SECONDS),
+                deadlines.timeout(GOODBYE_SECONDS),
                 self._door.open("DELETE", self._settings.url, headers=self._headers(None)),
             ):
                 pass
@@ -140,7 +141,7 @@ class HttpTransport:
 
     async def _post_briefly(self, item: SessionMessage) -> None:
         with contextlib.suppress(ServerError, TimeoutError):
-            async with asyncio.timeout(CANCEL_SECONDS):
+            async with deadlines.timeout(CANCEL_SECONDS):
                 await self._post(item.message, item)
 
     async def _post(self, message: JSONRPCMessage, item: SessionMessage) -> None:

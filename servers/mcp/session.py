@@ -37,6 +37,7 @@ from servers.mcp.errors import RpcError
 from servers.mcp.transport import Outgoing, Transport, end_tasks
 from servers.mcp.types import CallTimedOut, ConnectionLost, ServerError
 from umpteenth import __version__
+from umpteenth.core import deadlines
 from umpteenth.core.text import clean
 
 CLIENT_INFO: Final = {"name": "umpteenth", "title": "Umpteenth", "version": __version__}
@@ -103,7 +104,7 @@ class Session:
             "cancel_on_abandon": method not in NOT_CANCELLABLE,
             "headers": {**self._stamp(method, body), **(headers or {})},
         }
-        clock = asyncio.timeout(limit.seconds)
+        clock = deadlines.timeout(limit.seconds)
         try:
             async with clock:
                 if on_progress is not None:

@@ -24,6 +24,7 @@ from servers.mcp.types import (
     ServerError,
     ServerUnavailable,
 )
+from umpteenth.core import deadlines
 from umpteenth.core.http import public_url, same_origin
 
 POST_SECONDS_FOR_NOTICES: Final = 2.0
@@ -88,7 +89,7 @@ class SseTransport:
     async def wait_for_endpoint(self) -> None:
         limit = request_limit(self._settings.request_timeout)
         try:
-            async with asyncio.timeout(limit.seconds):
+            async with deadlines.timeout(limit.seconds):
                 await self._endpoint
         except TimeoutError:
             raise ServerUnavailable(
@@ -144,7 +145,7 @@ class SseTransport:
             message.method == "notifications/initialized"
         )
         try:
-            async with asyncio.timeout(None if essential else POST_SECONDS_FOR_NOTICES):
+            async with deadlines.timeout(None if essential else POST_SECONDS_FOR_NOTICES):
                 await self._post(encode(message))
         except (ServerError, TimeoutError):
             if essential:

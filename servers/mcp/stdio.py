@@ -31,6 +31,7 @@ from servers.mcp.types import (
     Spawner,
     StdioProcess,
 )
+from umpteenth.core import deadlines
 from umpteenth.core.text import clean
 
 # Time for a server to end by itself once its input is closed.
@@ -102,7 +103,7 @@ async def _stop(process: StdioProcess) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         process.stdin.close()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_GRACE):
+        async with deadlines.timeout(CLOSE_GRACE):
             await process.wait()
     # Always: what the server started may live on without it (C09).
     await process.kill()
@@ -332,7 +333,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | _TooLong
 
 async def _wait_briefly(event: asyncio.Event) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LAST_WORDS):
+        async with deadlines.timeout(LAST_WORDS):
             await event.wait()
 
 

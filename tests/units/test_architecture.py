@@ -29,6 +29,7 @@ DOORS = ("umpteenth.celery",)
 # Tested without a database: they know nothing of Django.
 WITHOUT_DJANGO = (
     "umpteenth.core.config",
+    "umpteenth.core.deadlines",
     "umpteenth.core.http",
     "umpteenth.core.ids",
     "umpteenth.core.keyfiles",
@@ -49,6 +50,8 @@ WITHOUT_DJANGO = (
 )
 # They run where nothing of ours is installed, or for as long as the site is up.
 STANDARD_LIBRARY_ONLY = ("jobs.sandbox.launcher", "jobs.ump", "umpteenth.supervisor")
+# Packages whose own __init__ holds nothing that runs.
+EMPTY = ("umpteenth", "umpteenth.core", "secrets_vault", "servers", "jobs")
 SDK = ("mcp", "mcp_types")
 MAX_LINES = 500
 MAX_MODEL_LINES = 600
@@ -143,7 +146,7 @@ def test_modules_that_work_without_django_do_not_name_it(name: str) -> None:
         assert not {
             other
             for other in ours
-            if modules((other,)) and not within(other, WITHOUT_DJANGO) and other not in PACKAGES
+            if modules((other,)) and not within(other, WITHOUT_DJANGO) and other not in EMPTY
         }
 
 
@@ -159,6 +162,17 @@ def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
     is_model = "models" in path.parts or path.name == "models.py"
     limit = MAX_MODEL_LINES if is_model else MAX_LINES
     assert len(path.read_text(encoding="utf-8").splitlines()) <= limit
+
+
+@pytest.mark.parametrize("path", CODE, ids=IDS)
+def test_time_limits_are_those_that_hold_on_every_python(path: Path) -> None:
+    """`asyncio.timeout` fails in cancelled tasks on Debian 12's Python: `core.deadlines`."""
+    assert "asyncio.timeout(" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_the_packages_themselves_import_nothing(name: str) -> None:
+    assert imports(ROOT / name.replace(".", "/") / "__init__.py") == set()
 
 
 def test_the_lock_names_no_registry() -> None:
