@@ -221,6 +221,45 @@ class TestScript:
         assert list(Artifact.objects.values_list("name", flat=True)) == ["a", "c"]
         assert "'b' in /ump/outputs was not kept" in payloads_of(run, "error")[0]["message"]
 
+    def test_a_full_disk_does_not_cost_the_run_its_end(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_args: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(runner, "collect", full)
+        run = execute(make_job())
+        assert run.status == "succeeded"
+        assert payloads_of(run, "error") == [
+            {"message": "The files in /ump/outputs could not be kept: OSError"}
+        ]
+
+    def test_state_is_kept_from_run_to_run(self) -> None:
+        script = UMP + "ump state get n || ump state set n '{\"a\": [1]}'; ump state list\n"
+        job = make_job(script=script)
+        first, second = execute(job), execute(job)
+        assert (output_of(first), output_of(second)) == ("n\n", '{"a": [1]}\nn\n')
+        assert "has no key 'n'" in output_of(first, "stderr")
+        entry = StateEntry.objects.get()
+        assert (entry.value, entry.run, entry.size) == ({"a": [1]}, first, 9)
+        missing, written = payloads_of(first, "broker.call")[:2]
+        assert (missing["command"], missing["ok"], missing["error"]) == (
+            "state_get",
+            False,
+            "there is no such key",
+        )
+        assert (written["command"], written["value"], written["ok"]) == (
+            "state_set",
+            {"a": [1]},
+            True,
+        )
+
+    def test_a_network_that_was_switched_off_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("jobs.plan.unrestricted_allowed", lambda: False)
+        run = execute(make_job())
+        assert (run.status, payloads_of(run, "script.exit")) == ("failed", [])
+        assert "unrestricted network is switched off" in run.error
+
 
 class TestSecrets:
     def map_secret(self, job: Job, value: str, name: str = "TOKEN") -> None:

@@ -94,6 +94,24 @@ class TestListing:
             bench.attach(name)
         assert {item.server for item in await bench.box.list_tools()} == {"good"}
 
+    async def test_a_dead_server_says_so_when_asked_about(
+        self, bench: Bench, servers: FakeServers
+    ) -> None:
+        servers["bad"] = FakeServer(error=unavailable("Connection refused"))
+        bench.attach("bad")
+        assert bench.box.servers == ["bad"]
+        with pytest.raises(ServerUnavailable, match="bad is unavailable: Connection refused"):
+            await bench.box.list_tools("bad")
+
+    async def test_what_no_engine_foresaw_concerns_one_server(
+        self, bench: Bench, servers: FakeServers
+    ) -> None:
+        servers["odd"] = FakeServer(error=ZeroDivisionError("by zero"))
+        bench.attach("odd")
+        bench.attach("good")
+        assert len(await bench.box.list_tools()) == 2
+        assert bench.recorder.of("server.unavailable")[0]["reason"] == "ZeroDivisionError: by zero"
+
     async def test_an_unknown_server_is_not_found(self, bench: Bench) -> None:
         bench.attach("good")
         with pytest.raises(ToolNotFound, match=r"server 'nope' not found.*good"):
