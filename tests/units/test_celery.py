@@ -7,6 +7,7 @@ import json
 import socket
 import stat
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any
 import pytest
 from celery import Celery
 from django.db import transaction
+from kombu import Queue
 from pydantic import SecretStr
 
 from umpteenth import celery
+from umpteenth.core import directory_queue
 from umpteenth.core.config import Options, RedisOptions, RunsOptions, get_options
 from umpteenth.core.directory_queue import Channel
 
@@ -117,6 +120,38 @@ def test_a_message_that_is_no_json_is_dropped_and_the_next_one_taken(
         channel._put("runs", {"number": 1})
         assert channel._get("runs") == {"number": 1}
     assert "Dropped an unreadable message of queue runs" in caplog.text
+
+
+def test_a_worker_that_waits_takes_a_message_as_soon_as_it_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long = 30.0  # seconds; nothing but the arrival itself ends this wait
+    monkeypatch.setattr(directory_queue, "ROUND", long)
+    taken: list[Any] = []
+    with celery.app.connection_for_read() as connection:
+        assert isinstance(connection.transport, directory_queue.Transport)
+        connection.transport.polling_interval = long
+        consumer = connection.Consumer(Queue("runs", routing_key="runs"), no_ack=True)
+        consumer.register_callback(lambda body, message: taken.append(body))
+        with consumer:
+            later = threading.Timer(0.05, celery.send_hint, [EXECUTE, "run-1"])
+            later.start()
+            began = time.monotonic()
+            connection.drain_events(timeout=long)
+            later.join()
+    assert time.monotonic() - began < long / 2
+    assert taken[0][0] == ["run-1"]
+
+
+def test_a_round_without_messages_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker notices between two rounds that it is told to stop."""
+    monkeypatch.setattr(directory_queue, "ROUND", 0.01)
+    with (
+        celery.app.connection_for_read() as connection,
+        connection.Consumer(Queue("runs", routing_key="runs")),
+        pytest.raises(TimeoutError),
+    ):
+        connection.drain_events(timeout=30)
 
 
 def with_redis(url: str) -> Celery:
