@@ -34,12 +34,14 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-    for key in keys:
+    seen = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str | int | float | bool | None):
             raise JobFileError("A key of the job file must be a word.")
-        if keys.count(key) > 1:
-            raise JobFileError(f"{key}: this key stands twice.")
+        if key in seen:
+            raise JobFileError(f"{str(key)[:100]}: this key stands twice.")
+        seen.add(key)
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
 
@@ -56,9 +58,9 @@ def parse_job_file(text: str) -> JobData:
         content = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise JobFileError(_yaml_sentence(error)) from None
-    except (RecursionError, ValueError) as error:
-        if isinstance(error, JobFileError):
-            raise
+    except JobFileError:
+        raise
+    except Exception:  # the loader's own for a tag whose value does not fit, such as `!!bool x`
         raise JobFileError("The job file is no YAML that can be read.") from None
     if not isinstance(content, dict):
         raise JobFileError("A job file is a mapping with the keys name and script.")

@@ -78,6 +78,9 @@ def test_name_and_script_are_enough() -> None:
         ("!!python/object/apply:os.system ['true']\n", "The job file is no YAML"),
         ("name: a\nscript: |\n  " + "x" * 2_200_000, "larger than 2 MiB"),
         ("[" * 5000, "The job file is no YAML"),
+        (LEAST + "enabled: !!bool x\n", "The job file is no YAML"),
+        (LEAST + "timeout: !!int ''\n", "The job file is no YAML"),
+        (LEAST + "description: !!timestamp x\n", "The job file is no YAML"),
     ],
 )
 def test_a_fault_is_one_sentence_that_names_it(text: str, said: str) -> None:
