@@ -1,0 +1,63 @@
+"""The yardstick: the SDK's own client, used as its manual says, without anything around it.
+
+It starts with the handshake at once (`legacy`), since that is what these servers speak; its
+usual probe would only make the yardstick longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TextIO
+
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from bench.servers import ARGUMENTS, TOOL, Target
+
+LIMIT = 60.0  # seconds for one measurement
+
+
+def connect_list_call(targets: Sequence[Target]) -> float:
+    """Seconds until the last of all servers, connected to at once, has answered its call."""
+    with open(os.devnull, "w") as nowhere:
+        return asyncio.run(_limited(targets, nowhere, lists=True))
+
+
+def connect_call(target: Target) -> float:
+    """Seconds of one server's own start, connect and call."""
+    with open(os.devnull, "w") as nowhere:
+        return asyncio.run(_limited([target], nowhere, lists=False))
+
+
+async def _limited(targets: Sequence[Target], nowhere: TextIO, *, lists: bool) -> float:
+    async with asyncio.timeout(LIMIT):
+        started = time.monotonic()
+        work = (_one(target, nowhere, lists=lists) for target in targets)
+        return max(await asyncio.gather(*work)) - started
+
+
+async def _one(target: Target, nowhere: TextIO, *, lists: bool) -> float:
+    """The moment of the answer; closing the connection is not part of it."""
+    async with _client(target, nowhere) as client:
+        if lists:
+            await client.list_tools()
+        result = await client.call_tool(TOOL, ARGUMENTS)
+        answered = time.monotonic()
+    if result.is_error:
+        raise RuntimeError(f"{target.name} answered with an error: {result.content}")
+    return answered
+
+
+@asynccontextmanager
+async def _client(target: Target, nowhere: TextIO) -> AsyncIterator[Client]:
+    if target.url:
+        async with Client(target.url, mode="legacy") as client:
+            yield client
+        return
+    parameters = StdioServerParameters(command=target.command, args=list(target.args))
+    async with Client(stdio_client(parameters, errlog=nowhere), mode="legacy") as client:
+        yield client
