@@ -48,7 +48,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "umpteenth.core.middleware.ClientAddressMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "umpteenth.core.static.StaticFilesMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
