@@ -14,10 +14,10 @@ from servers.mcp.types import (
     ConnectionSettings,
     ServerError,
     ServerUnavailable,
-    Spawner,
     Tool,
     ToolList,
 )
+from servers.spawning import get_spawner
 from umpteenth.core import deadlines
 
 if TYPE_CHECKING:
@@ -114,9 +114,10 @@ class ServerLink:
     async def _connect(self, settings: ConnectionSettings, started: float) -> None:
         from servers.mcp.client import connect
 
+        spawn = get_spawner(settings=settings, server_id=self.server.id, network=self._network)
         async with (
             deadlines.timeout(CONNECT_LIMIT) as limit,
-            connect(settings, spawn=_spawner(settings, self._network)) as connection,
+            connect(settings, spawn=spawn) as connection,
         ):
             listed = await connection.list_tools()
             limit.reschedule(None)
@@ -166,11 +167,3 @@ def unavailable(server: str, reason: str, error: ServerError | None = None) -> d
 
 def _title(server: str) -> str:
     return f"MCP server {server} is unavailable"
-
-
-def _spawner(settings: ConnectionSettings, network: bool) -> Spawner | None:
-    if settings.transport != "stdio":
-        return None
-    from servers.spawning import get_spawner
-
-    return get_spawner(network=network, label=settings.name)

@@ -1,36 +1,48 @@
-"""Removes what a worker that was killed left on disk: the directories of its runs.
+"""Removes what nobody needs any more on a worker's disk: directories of runs whose worker was
+killed, and the homes of servers that were deleted.
 
-Its processes ended with it (`jobs.sandbox.launcher`); files have nobody who does that.
+A killed worker's processes ended with it (`jobs.sandbox.launcher`); files have nobody who does
+that.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from jobs.models import Run
-from jobs.sandbox.files import remove_tree
+from jobs.sandbox.files import HOMES, remove_tree
+from servers.models import Server
 from umpteenth.core.config import get_options
 
 logger = logging.getLogger(__name__)
 
 
 def remove_leftovers() -> int:
-    """Delete directories of runs that no worker executes any more; how many there were.
+    """Delete such directories; how many there were.
 
     A run is claimed before its directory is made, so that one in use belongs to a live run.
     """
-    base = get_options().data_dir / "runs"
-    found = {run_id: path for path in _directories(base) if (run_id := _run_id(path.name))}
-    live = set(
-        Run.objects.filter(pk__in=found, status__in=Run.UNFINISHED).values_list("pk", flat=True)
+    data_dir = get_options().data_dir
+    unfinished = Run.objects.filter(status__in=Run.UNFINISHED)
+    return _remove_others(data_dir / "runs", unfinished) + _remove_others(
+        data_dir / HOMES, Server.objects.all()
     )
-    left = [path for run_id, path in found.items() if run_id not in live]
+
+
+def _remove_others(base: Path, rows: QuerySet[Any]) -> int:
+    """Delete the directories named by ids that are none of these rows'."""
+    found = {row_id: path for path in _directories(base) if (row_id := _id(path.name))}
+    kept = set(rows.filter(pk__in=found).values_list("pk", flat=True))
+    left = [path for row_id, path in found.items() if row_id not in kept]
     for path in left:
         remove_tree(path)
     if left:
-        logger.info("removed the directories of %d runs of workers that were killed", len(left))
+        logger.info("removed %d directories from %s that nobody needs any more", len(left), base)
     return len(left)
 
 
@@ -38,8 +50,8 @@ def _directories(base: Path) -> list[Path]:
     return [path for path in base.iterdir() if path.is_dir()] if base.is_dir() else []
 
 
-def _run_id(name: str) -> UUID | None:
-    """The run that a directory belongs to; what we did not make is nobody's to delete."""
+def _id(name: str) -> UUID | None:
+    """What a directory belongs to; what we did not make is nobody's to delete."""
     try:
         return UUID(name)
     except ValueError:

@@ -30,7 +30,7 @@ async def call_once(
     from servers.mcp.client import connect
 
     settings, masker = await asyncio.to_thread(_prepare_in_thread, server)
-    spawn = None if settings.transport == "http" else get_spawner(label=settings.name)
+    spawn = get_spawner(settings=settings, server_id=server.pk)
     try:
         async with connect(settings, spawn=spawn) as connection:
             result = await connection.call_tool(tool, arguments, timeout=timeout)

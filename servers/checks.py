@@ -83,7 +83,7 @@ def run_check(check_id: UUID) -> bool:
     check = Check.objects.select_related("server").get(pk=check_id)
     try:
         settings, mask = connection_settings(check.server)
-        spawn = None if settings.transport == "http" else get_spawner(label=settings.name)
+        spawn = get_spawner(settings=settings, server_id=check.server_id)
     except SecretError as error:
         return _fail(check, token, ServerUnavailable(str(error)), Masker({}))
     except ServerError as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
-from servers.mcp.types import ServerUnavailable, Spawner
+from servers.mcp.types import ConnectionSettings, ServerUnavailable, Spawner
 
-# network: whether the sandbox reaches the network; label: what logs call the process.
-SpawnerFactory = Callable[[bool, str], Spawner]
+# (server's id, whether its sandbox reaches the network). The id, because a name may be given to
+# another server later, which must not find what the first one left in its home.
+SpawnerFactory = Callable[[UUID, bool], Spawner]
 
 _factories: list[SpawnerFactory] = []
 
@@ -17,11 +19,18 @@ def register_spawner(factory: SpawnerFactory) -> None:
     _factories[:] = [factory]
 
 
-def get_spawner(*, network: bool = True, label: str = "") -> Spawner:
-    """A spawner for one server's process. Raises `ServerUnavailable` with the remedy."""
+def get_spawner(
+    *, settings: ConnectionSettings, server_id: UUID, network: bool = True
+) -> Spawner | None:
+    """A spawner for the server's process; None where its transport starts none.
+
+    Raises `ServerUnavailable` with the remedy.
+    """
+    if settings.transport != "stdio":
+        return None
     if not _factories:
         raise ServerUnavailable(
             "This process has no sandbox to start stdio servers in.",
             hint="Run: umpteenth doctor",
         )
-    return _factories[0](network, label)
+    return _factories[0](server_id, network)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
+from uuid import UUID
 
 from jobs.sandbox.base import USER_IDS
 from jobs.sandbox.places import system_python
 from jobs.sandbox.runtime import small_file
 
+HOMES = "homes"  # below the data directory; in it one directory for each server's id
 UMP_SOURCE = Path(__file__).parents[1] / "ump" / "ump.py"
 
 
@@ -26,11 +27,10 @@ def _ump_text() -> str:
     return f"#!{system_python()} -ISE\n{rest}"
 
 
-def server_home(homes: Path, label: str) -> Path:
+def server_home(homes: Path, server_id: UUID) -> Path:
     """The persistent home of a stdio server, where npm and uv keep their caches."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", label)[:64] or "server"
     homes.mkdir(mode=0o700, parents=True, exist_ok=True)
-    home = homes / name
+    home = homes / str(server_id)
     with contextlib.suppress(FileExistsError):
         home.mkdir(mode=0o700)
         # A plain user keeps it: inside, the party's id stands for his own.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 from jobs.sandbox import base
-from jobs.sandbox.files import server_home
+from jobs.sandbox.files import HOMES, server_home
 from servers.mcp.types import ServerUnavailable, Spawner, StdioProcess
 from umpteenth.core.config import get_options
 
 
-def make_spawner(network: bool, label: str) -> Spawner:
-    """A spawner for one server; `label` names its persistent home, so give the server's id."""
+def make_spawner(server_id: UUID, network: bool) -> Spawner:
+    """A spawner for one server, which has a home of its own that persists."""
 
     async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> StdioProcess:
-        home = server_home(get_options().data_dir / "homes", label) if label else None
+        home = server_home(get_options().data_dir / HOMES, server_id)
         spec = base.SandboxSpec(party="mcp", network=network, env=env, home=home)
         try:
             return await base.start(argv, spec)

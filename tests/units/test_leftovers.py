@@ -1,4 +1,4 @@
-"""Directories of runs whose worker was killed."""
+"""Directories of runs whose worker was killed, and of servers that were deleted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from django.utils import timezone
 
 from jobs.leftovers import remove_leftovers
 from jobs.models import Job, Run
+from jobs.sandbox.files import HOMES, server_home
+from tests.fakes.server_rows import stdio_server
 from umpteenth.core.config import get_options
 from umpteenth.core.ids import new_id
 
@@ -19,6 +21,14 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def runs() -> Iterator[Path]:
     path = get_options().data_dir / "runs"
+    yield path
+    for left in path.glob("*"):
+        left.rmdir()
+
+
+@pytest.fixture
+def homes() -> Iterator[Path]:
+    path = get_options().data_dir / HOMES
     yield path
     for left in path.glob("*"):
         left.rmdir()
@@ -67,3 +77,10 @@ def test_what_we_did_not_make_stays(runs: Path) -> None:
 
 def test_without_any_run_there_is_nothing_to_do() -> None:
     assert remove_leftovers() == 0
+
+
+def test_the_home_of_a_deleted_server_goes(homes: Path) -> None:
+    kept, gone = server_home(homes, stdio_server().pk), server_home(homes, new_id())
+    assert remove_leftovers() == 1
+    assert kept.exists()
+    assert not gone.exists()

@@ -18,6 +18,7 @@ from jobs.sandbox.places import Places, visible_certificates
 from jobs.sandbox.programs import find_programs
 from servers.mcp.types import ServerUnavailable
 from umpteenth.core.config import load_options
+from umpteenth.core.ids import new_id
 
 
 @pytest.fixture
@@ -286,14 +287,16 @@ async def test_a_server_without_a_sandbox_is_unavailable_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(base, "adapter", lambda: broken)
     with pytest.raises(ServerUnavailable, match="systempaths=unconfined"):
-        await spawner.make_spawner(True, "")(["true"], {})
+        await spawner.make_spawner(new_id(), True)(["true"], {})
 
 
-def test_the_home_of_a_server_persists_and_stays_in_its_place(tmp_path: Path) -> None:
-    home = server_home(tmp_path / "homes", "../../etc/passwd")
+def test_the_home_of_a_server_persists_and_is_its_own(tmp_path: Path) -> None:
+    server_id = new_id()
+    home = server_home(tmp_path / "homes", server_id)
     (home / "cache").touch()
     assert home.parent == tmp_path / "homes"
-    assert server_home(tmp_path / "homes", "../../etc/passwd") == home
+    assert server_home(tmp_path / "homes", server_id) == home
+    assert server_home(tmp_path / "homes", new_id()) != home
     assert (home / "cache").exists()
     assert home.stat().st_mode & 0o777 == 0o700
 
