@@ -26,7 +26,7 @@ def run_shape(run: Run) -> dict[str, Any]:
         "queued_at": moment(run.queued_at),
         "started_at": moment(run.started_at),
         "finished_at": moment(run.finished_at),
-        "duration_ms": duration_ms(run),
+        "duration_ms": _duration_ms(run),
     }
 
 
@@ -65,7 +65,7 @@ def job_shape(job: Job) -> dict[str, Any]:
     }
 
 
-def duration_ms(run: Run) -> float | None:
+def _duration_ms(run: Run) -> float | None:
     """From the claim to the end; None before either."""
     if run.started_at is None or run.finished_at is None:
         return None

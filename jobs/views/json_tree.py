@@ -1,4 +1,4 @@
-"""A JSON value as nested, folding HTML. Bounded in depth and size, everything escaped."""
+"""JSON values for people: as nested, folding HTML (bounded, everything escaped), and as text."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ def json_tree(value: Any) -> SafeString:
 
 
 def compact(value: Any) -> str:
-    """The value on one line; `…` for what JSON cannot say."""
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (ValueError, TypeError, RecursionError):
-        return "…"
+    """The value on one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def pretty(value: Any) -> str:
+    """The value indented, to read and to copy."""
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def _node(value: Any, depth: int, budget: _Budget) -> SafeString:

@@ -6,7 +6,6 @@ Reads no database: the page and the live stream fetch events and feed them in or
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from jobs.models import Run, RunEvent
+from jobs.views.json_tree import compact
 from jobs.views.panes import Pane, panes_of
 from umpteenth.core.templatetags.ui import STATES
 
@@ -358,12 +358,7 @@ def preview(value: object, limit: int = PREVIEW) -> str:
 def _text(value: object) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return "…"
+    return value if isinstance(value, str) else compact(value)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.safestring import SafeString
 
 from jobs.models import RunEvent
-from jobs.views.json_tree import json_tree
+from jobs.views.json_tree import json_tree, pretty
 
 # Fields that hold text for people; the other ones are shown together as JSON.
 _TEXTS = {
@@ -131,10 +131,3 @@ def _parsed(text: str) -> dict[str, Any] | list[Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict | list) else None
-
-
-def pretty(value: Any) -> str:
-    try:
-        return json.dumps(value, indent=2, ensure_ascii=False)
-    except (ValueError, TypeError, RecursionError):
-        return "…"

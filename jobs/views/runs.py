@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -17,8 +16,9 @@ from django.views.decorators.http import require_GET, require_POST
 from jobs import lifecycle, queries, triggers
 from jobs.forms.filters import CursorForm, RunFilterForm
 from jobs.models import Run, RunEvent
+from jobs.shapes import event_shape, run_shape
 from jobs.views.files import may_be_inline, send_pieces
-from jobs.views.json_tree import json_tree
+from jobs.views.json_tree import compact, json_tree, pretty
 from jobs.views.lines import Line, describe
 from jobs.views.panes import panes_of
 from jobs.views.timeline import head_context, waiting_for, window
@@ -98,14 +98,14 @@ def _outputs_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
         item.is_audio = may_be_inline(item.media_type) and item.media_type.startswith("audio/")  # type: ignore[attr-defined]
     outputs = run.outputs if isinstance(run.outputs, dict) else {}
     values = [(name, value, json_tree(value)) for name, value in outputs.items()]
-    return {"artifacts": artifacts, "values": values, "outputs_json": _pretty(outputs)}
+    return {"artifacts": artifacts, "values": values, "outputs_json": pretty(outputs)}
 
 
 def _raw_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
     events = run.events.order_by("seq")[:RAW_EVENTS]
     return {
-        "run_json": _pretty(run_as_dict(run)),
-        "events_json": "\n".join(_line_of(event) for event in events),
+        "run_json": pretty(_document(run)),
+        "events_json": "\n".join(compact(event_shape(event)) for event in events),
         "shown_events": min(RAW_EVENTS, run.last_seq),
     }
 
@@ -134,10 +134,10 @@ def run_raw(request: Request, pk: UUID) -> HttpResponseBase:
     run = get_object_or_404(Run.objects.select_related("job"), pk=pk)
 
     def pieces() -> Iterator[bytes]:
-        yield b'{"run": ' + _dump(run_as_dict(run)).encode() + b', "events": ['
+        yield b'{"run": ' + compact(_document(run)).encode() + b', "events": ['
         comma = b"\n"
         for event in run.events.order_by("seq").iterator(chunk_size=200):
-            yield comma + _line_of(event).encode("utf-8", "replace")
+            yield comma + compact(event_shape(event)).encode("utf-8", "replace")
             comma = b",\n"
         yield b"\n]}\n"
 
@@ -166,47 +166,6 @@ def run_retry(request: Request, pk: UUID) -> HttpResponse:
     return hx_redirect(request, reverse("runs:detail", args=[new.pk]))
 
 
-def run_as_dict(run: Run) -> dict[str, Any]:
-    """As `umpteenth run show --json` prints it (design, section 6)."""
-    return {
-        "id": str(run.pk),
-        "job": run.job.name,
-        "number": run.number,
-        "status": run.status,
-        "trigger": run.trigger,
-        "mode": "script",
-        "error": run.error,
-        "summary": run.summary,
-        "outputs": run.outputs,
-        "input": run.input,
-        "queued_at": _iso(run.queued_at),
-        "started_at": _iso(run.started_at),
-        "finished_at": _iso(run.finished_at),
-        "duration_ms": queries.run_duration_ms(run) if run.finished_at else None,
-    }
-
-
-def _iso(moment: Any) -> str | None:
-    return moment.isoformat() if moment else None
-
-
-def _line_of(event: RunEvent) -> str:
-    return _dump(
-        {
-            "seq": event.seq,
-            "at": _iso(event.at),
-            "kind": event.kind,
-            "span": event.span,
-            "parent_span": event.parent_span,
-            "ms": event.ms,
-            "payload": event.payload,
-        }
-    )
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _pretty(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
+def _document(run: Run) -> dict[str, Any]:
+    """The run as `umpteenth run show --json` prints it, with what it was given."""
+    return run_shape(run) | {"input": run.input}

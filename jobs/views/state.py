@@ -13,9 +13,8 @@ from jobs import queries, services
 from jobs.forms.run import KeyForm, StateForm
 from jobs.models import Job, StateEntry
 from jobs.views.jobs import get_job, job_context
-from jobs.views.json_tree import json_tree
+from jobs.views.json_tree import json_tree, pretty
 from jobs.views.lines import preview
-from jobs.views.panes import pretty
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 

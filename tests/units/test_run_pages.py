@@ -14,6 +14,7 @@ from django.utils.html import escape
 
 from jobs import queries
 from jobs.models import Job, Run
+from jobs.shapes import event_shape, run_shape
 from tests.fakes.runs import make_job
 from tests.fakes.timelines import HOSTILE, add, call, many_events, output, result, run_of
 
@@ -399,6 +400,14 @@ def test_the_download_holds_the_run_and_all_events(member_client: Client, run: R
     assert document["run"]["id"] == str(run.pk)
     assert [event["seq"] for event in document["events"]] == list(range(1, 451))
     assert response["Content-Disposition"].startswith("attachment")
+
+
+def test_the_download_speaks_as_the_command_line_does(member_client: Client, run: Run) -> None:
+    add(run, "step", {"name": "x"})
+    document = json.loads(member_client.get(f"/runs/{run.pk}/raw.json").getvalue())
+    run.refresh_from_db()
+    assert document["run"] == {**run_shape(run), "input": run.input}
+    assert document["events"] == [event_shape(event) for event in run.events.all()]
 
 
 # Cancel and retry
