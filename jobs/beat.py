@@ -28,7 +28,7 @@ INTERVAL = 1.0  # seconds between sweeps
 LEASE_NAME = "beat"
 LEASE_TIME = timedelta(seconds=15)
 HINT_AFTER = timedelta(seconds=3)  # a queued run older than this may have lost its hint
-HINT_AGAIN = 10.0  # seconds between two hints for the same run
+HINT_AGAIN = 10.0  # seconds between two hints for the same row
 AT_MOST = 100  # rows of one kind in one sweep
 
 
@@ -38,7 +38,7 @@ class Sweeper:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
         self._clock = clock
-        self._hinted: dict[UUID, float] = {}
+        self._hinted: dict[tuple[str, UUID], float] = {}
 
     def sweep(self, now: datetime) -> bool:
         """Do everything that is due; False where another beat holds the lease.
@@ -47,7 +47,7 @@ class Sweeper:
         """
         if not take_lease(self.holder, now):
             return False
-        for step in (fire_due, self.hint_queued, reap_silent, sweep_checks):
+        for step in (fire_due, self.hint_waiting, lifecycle.reap, end_dead_checks):
             try:
                 step(now)
             except Exception:
@@ -56,23 +56,32 @@ class Sweeper:
                 connection.close()
         return True
 
-    def hint_queued(self, now: datetime) -> int:
-        """Tell workers again about runs that could start; how many hints were sent."""
+    def hint_waiting(self, now: datetime) -> int:
+        """Tell workers again about what could start; how many hints were sent."""
+        from servers import checks
         from umpteenth.celery import send_hint
 
+        hints = [("jobs.tasks.execute_run", run_id) for run_id in waiting_runs(now)]
+        hints += [("servers.tasks.execute_check", check_id) for check_id in checks.waiting(now)]
         moment = self._clock()
-        waiting = lifecycle.claimable(AT_MOST)
-        due = Run.objects.filter(pk__in=waiting, queued_at__lte=now - HINT_AFTER)
-        self._hinted = {run: at for run, at in self._hinted.items() if run in waiting}
+        self._hinted = {hint: self._hinted[hint] for hint in hints if hint in self._hinted}
         sent = 0
-        for run_id in due.order_by("queued_at", "number").values_list("pk", flat=True):
-            if moment - self._hinted.get(run_id, -HINT_AGAIN) < HINT_AGAIN:
+        for hint in hints:
+            if moment - self._hinted.get(hint, -HINT_AGAIN) < HINT_AGAIN:
                 continue
-            if not send_hint("jobs.tasks.execute_run", str(run_id)):
+            task, row_id = hint
+            if not send_hint(task, str(row_id)):
                 break  # without a broker the next sweep is early enough
-            self._hinted[run_id] = moment
+            self._hinted[hint] = moment
             sent += 1
         return sent
+
+
+def waiting_runs(now: datetime) -> list[UUID]:
+    """Runs that could start but may have lost their hint, oldest first."""
+    claimable = lifecycle.claimable(AT_MOST)
+    runs = Run.objects.filter(pk__in=claimable, queued_at__lte=now - HINT_AFTER)
+    return list(runs.order_by("queued_at", "number").values_list("pk", flat=True))
 
 
 def take_lease(holder: str, now: datetime) -> bool:
@@ -111,14 +120,10 @@ def fire_due(now: datetime) -> int:
     return fired
 
 
-def reap_silent(now: datetime) -> int:
-    return lifecycle.reap(now)
+def end_dead_checks(now: datetime) -> int:
+    from servers import checks
 
-
-def sweep_checks(now: datetime) -> int:
-    from servers.checks import sweep_checks as sweep
-
-    return sweep(now)
+    return checks.end_dead(now)
 
 
 class Scheduler(CeleryScheduler):

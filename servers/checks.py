@@ -5,7 +5,7 @@
    names the token, so that a worker that was declared dead writes nothing more.
 3. The connection lives in a thread of its own (`servers.probe`), which touches no database;
    this thread writes progress and heartbeat, and reads whether to cancel.
-4. `sweep_checks`, called by beat, ends checks whose worker died and hints waiting ones again.
+4. Beat ends checks whose worker died (`end_dead`) and hints again what `waiting` names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMIT = 180.0  # seconds; P34
 POLL = 0.25  # seconds between looks at progress and at the cancel flag
 HEARTBEAT = timedelta(seconds=5)
 DEAD_AFTER = timedelta(seconds=60)
-HINT_AGAIN_AFTER = timedelta(seconds=10)
+HINT_AFTER = timedelta(seconds=3)  # a waiting check older than this may have lost its hint
 SWEEP_AT_MOST = 200  # rows in one sweep
 STOPPING_AT_MOST = 30.0  # seconds that a stopped connection may take to close
 INTERRUPTED = "interrupted: the worker stopped"
@@ -94,16 +94,15 @@ def run_check(check_id: UUID) -> bool:
     return _finish(check, token, probe, reason, masker)
 
 
-def sweep_checks(now: datetime) -> int:
-    """End checks whose worker died and hint waiting ones again; the number of rows touched."""
-    ended = _end_dead(Check.objects.all(), now)
-    waiting = Check.objects.filter(
-        status=Check.Status.QUEUED, created_at__lt=now - HINT_AGAIN_AFTER
-    ).order_by("created_at")
-    hinted = list(waiting.values_list("pk", flat=True)[:SWEEP_AT_MOST])
-    for pk in hinted:
-        _hint(pk)
-    return ended + len(hinted)
+def end_dead(now: datetime) -> int:
+    """Fail all checks whose worker died; how many there were."""
+    return _end_dead(Check.objects.all(), now)
+
+
+def waiting(now: datetime) -> list[UUID]:
+    """Checks that may have lost their hint, oldest first."""
+    queued = Check.objects.filter(status=Check.Status.QUEUED, created_at__lt=now - HINT_AFTER)
+    return list(queued.order_by("created_at").values_list("pk", flat=True)[:SWEEP_AT_MOST])
 
 
 def _hint(check_id: UUID) -> None:

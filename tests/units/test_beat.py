@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 import time_machine
 from django.db import OperationalError
+from django.utils import timezone
 
 from jobs import beat, lifecycle, services, triggers
 from jobs.definition import JobData
 from jobs.models import Job, Lease, Run
+from servers.models import Check
 from tests.fakes.runs import make_job, make_run, old_run
+from tests.fakes.server_rows import http_server
 from umpteenth import celery
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
@@ -31,7 +34,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(celery, "send_hint", send)
     monkeypatch.setattr(triggers, "hint_run", lambda run_id: None)
-    monkeypatch.setattr(beat, "sweep_checks", lambda now: 0)
     return hints
 
 
@@ -221,11 +223,26 @@ def test_beat_does_not_load_the_mcp_sdk() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_the_real_sweep_of_checks_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    from servers import checks
+def test_waiting_checks_are_hinted_again_but_not_all_the_time(
+    sweeper: beat.Sweeper, sent: list[str], clock: list[float]
+) -> None:
+    """H10: a hint that was lost with its broker is sent again."""
+    check = Check.objects.create(server=http_server(), connection_version=1)
+    later = timezone.now() + timedelta(seconds=11)
+    for passed, hints in [(0, 1), (5, 1), (11, 2)]:
+        clock[0] = 1000.0 + passed
+        sweeper.sweep(later)
+        assert sent == [str(check.pk)] * hints
 
-    monkeypatch.setattr(checks, "sweep_checks", lambda now: 7 if now == NOW else 0)
-    assert beat.sweep_checks(NOW) == 7
+
+def test_a_check_whose_worker_died_is_ended(sweeper: beat.Sweeper, sent: list[str]) -> None:
+    silent = NOW - timedelta(seconds=61)
+    check = Check.objects.create(
+        server=http_server(), connection_version=1, status="running", heartbeat_at=silent
+    )
+    sweeper.sweep(NOW)
+    check.refresh_from_db()
+    assert (check.status, check.outcome) == ("done", "failed")
 
 
 def test_a_run_made_by_hand_still_starts_beside_the_schedule(sent: list[str]) -> None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from secrets_vault.services import set_secret
 from servers import checks
-from servers.checks import cancel_check, request_check, run_check, sweep_checks
+from servers.checks import cancel_check, end_dead, request_check, run_check, waiting
 from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable
 from servers.models import Check, Server
 from servers.probe import Found, Outcome, Progress, Stopped
@@ -297,7 +297,7 @@ def test_a_worker_that_was_declared_dead_writes_nothing_more(
     """H08: failed does not turn into connected."""
     server = http_server()
     later = timezone.now() + timedelta(seconds=61)
-    probe = ScriptedProbe(success("echo"), lambda: sweep_checks(later))
+    probe = ScriptedProbe(success("echo"), lambda: end_dead(later))
     check = ran(server, probe, monkeypatch)
     server.refresh_from_db()
     assert (check.outcome, check.error) == ("failed", checks.INTERRUPTED)
@@ -395,21 +395,18 @@ def test_the_sweep_ends_silent_checks_once_and_leaves_the_others() -> None:
         check = request_check(http_server(name), actor=None)
         beat = now - timedelta(seconds=age)
         Check.objects.filter(pk=check.pk).update(status="running", heartbeat_at=beat)
-    assert sweep_checks(now) == 1
-    assert sweep_checks(now) == 0
+    assert end_dead(now) == 1
+    assert end_dead(now) == 0
     ended = Check.objects.get(server__name="stale")
     assert (ended.outcome, ended.error) == ("failed", "interrupted: the worker stopped")
     assert Check.objects.get(server__name="fresh").status == "running"
 
 
-def test_the_sweep_hints_waiting_checks_again(hints: list[Any]) -> None:
-    """H10: a hint that was lost with its broker is sent again."""
+def test_a_check_that_waits_may_have_lost_its_hint() -> None:
+    """H10."""
     check = request_check(http_server(), actor=None)
-    hints.clear()
-    sweep_checks(timezone.now())
-    assert hints == []
-    sweep_checks(timezone.now() + timedelta(seconds=11))
-    assert hints == [check.pk]
+    assert waiting(timezone.now()) == []
+    assert waiting(timezone.now() + timedelta(seconds=11)) == [check.pk]
 
 
 def test_the_task_runs_the_check_of_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
