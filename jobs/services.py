@@ -29,7 +29,7 @@ from secrets_vault.models import Secret
 from servers.models import Server
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
-from umpteenth.core.text import clean, clean_json
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, is_too_deep
 
 MAX_STATE_KEYS = 1000
 MAX_STATE_KEY = 200  # characters
@@ -203,6 +203,8 @@ def set_state(
     job: Job, key: str, value: Any, *, actor: User | None = None, run: Run | None = None
 ) -> None:
     """Write one key of the job's memory. Raises `StateError`."""
+    if is_too_deep(value):
+        raise StateError(f"A state value is nested at most {MAX_JSON_DEPTH} levels deep.")
     key, value = clean(key), clean_json(value)
     if not key or len(key) > MAX_STATE_KEY:
         raise StateError(f"A state key has 1 to {MAX_STATE_KEY} characters.")

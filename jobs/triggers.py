@@ -12,7 +12,7 @@ from django.db.models import F
 
 from jobs import lifecycle, payloads, schedule, timeline
 from jobs.models import Job, Run
-from umpteenth.core.text import clean_json
+from umpteenth.core.text import MAX_JSON_DEPTH, clean_json, is_too_deep
 
 if TYPE_CHECKING:
     from umpteenth.accounts.models import User
@@ -43,6 +43,8 @@ def start_run(
     The row is what counts: without a broker it stays queued and is picked up later. A paused
     job can be started by hand; `enabled` concerns its schedule. Raises `TriggerError`.
     """
+    if is_too_deep(input):
+        raise TriggerError(f"The input is nested deeper than {MAX_JSON_DEPTH} levels.")
     value = clean_json(input)
     if len(payloads.encode(value)) > MAX_INPUT:
         raise TriggerError("The input is larger than 1 MiB; hand over a reference to it instead.")

@@ -24,7 +24,7 @@ from jobs.broker.protocol import (
     BrokerError,
     BrokerHandler,
 )
-from umpteenth.core.text import MAX_JSON_DEPTH, clean, map_json
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, is_too_deep, map_json
 
 Args = Mapping[str, Any]
 
@@ -152,8 +152,11 @@ def _text(args: Args, name: str, limit: int | None = None) -> str:
 def _faithful(value: Any) -> Any:
     """The same JSON but for what no database stores: NUL and lone surrogates.
 
-    Unlike text that is shown, values keep their line ends and control characters.
+    Unlike text that is shown, values keep their line ends and control characters. What is nested
+    too deeply is refused, not cut: a tool or a later run would act on half of it.
     """
+    if is_too_deep(value):
+        raise BrokerError(f"the JSON is nested deeper than {MAX_JSON_DEPTH} levels", USAGE)
 
     def leaf(item: Any) -> Any:
         if isinstance(item, str):
@@ -162,7 +165,7 @@ def _faithful(value: Any) -> Any:
             )
         return item
 
-    return map_json(value, leaf, max_depth=MAX_JSON_DEPTH)
+    return map_json(value, leaf)
 
 
 def _value(args: Args, limit: int) -> tuple[Any, int]:

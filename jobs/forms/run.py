@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django import forms
 
 from jobs.services import MAX_STATE_KEY
+from umpteenth.core.text import read_json
 
 
 def parse_json(text: str, what: str) -> Any:
     """The value, or `ValidationError` that says where it is no JSON."""
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except RecursionError:
-        raise forms.ValidationError(f"{what} is nested too deeply.") from None
-    except json.JSONDecodeError as error:
-        raise forms.ValidationError(
-            f"{what} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}."
-        ) from None
+        return read_json(text)
     except ValueError as error:
-        raise forms.ValidationError(f"{what} is not JSON: {error}") from None
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number.")
+        raise forms.ValidationError(f"{what} {error}.") from None
 
 
 _JSON_AREA = {"rows": 6, "class": "mono", "spellcheck": "false", "autocomplete": "off"}

@@ -17,6 +17,7 @@ from jobs.broker.server import Broker, new_token
 from jobs.sandbox.runtime import socket_path
 from tests.fakes.run_handler import FakeRun
 
+DEEP = json.loads("[" * 201 + "]" * 201)
 TOKEN = "a-token-for-tests-only"  # fixed: it is part of parametrised names
 
 
@@ -134,6 +135,22 @@ async def test_a_value_above_1_mib_is_refused(broker: Broker, run: FakeRun) -> N
     answer = await ask(broker, "state_set", key="k", value="x" * protocol.MAX_STATE_VALUE)
     assert answer["error"] == "the value is larger than 1 MiB"
     assert run.state == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("state_set", {"key": "k", "value": DEEP}),
+        ("output_set", {"name": "n", "value": DEEP}),
+        ("mcp_call", {"server": "everything", "tool": "echo", "arguments": {"a": DEEP}}),
+    ],
+)
+async def test_json_nested_too_deeply_is_refused_and_not_cut(
+    broker: Broker, run: FakeRun, command: str, args: dict[str, Any]
+) -> None:
+    answer = await ask(broker, command, **args)
+    assert answer == {"ok": False, "error": "the JSON is nested deeper than 200 levels", "exit": 2}
+    assert run.calls == []
 
 
 async def test_state_has_at_most_1000_keys(broker: Broker, run: FakeRun) -> None:

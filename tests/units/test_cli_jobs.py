@@ -200,12 +200,22 @@ class TestRun:
         left.refresh_from_db()
         assert left.error == "interrupted: the worker stopped responding"
 
-    @pytest.mark.parametrize("text", ["{", "[" * 100_000, ""])
-    def test_an_input_that_is_no_json_is_refused(self, text: str) -> None:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("{", "The input is not JSON: "),
+            ("", "The input is not JSON: "),
+            ("NaN", "The input is not JSON: NaN is no JSON number.\n"),
+            ("[" * 100_000, "The input is nested too deeply.\n"),
+            ("[" * 201 + "]" * 201, "The input is nested deeper than 200 levels.\n"),
+        ],
+    )
+    def test_an_input_that_is_no_json_is_refused(self, text: str, said: str) -> None:
         make_job()
         result = ump("run", "digest", "--input", text)
         assert result.exit_code == 1
-        assert result.stderr.startswith("The input is not JSON")
+        assert result.stderr.startswith(said)
+        assert not Run.objects.exists()
 
     def test_the_input_can_come_from_standard_input(self) -> None:
         make_job()

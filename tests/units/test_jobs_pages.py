@@ -183,6 +183,7 @@ def test_input_is_handed_on(member_client: Client) -> None:
         ('{"a": 1', "line 1, column"),
         ("NaN", "NaN is no JSON number"),
         ("[" * 100_000, "nested too deeply"),
+        ("[" * 201 + "]" * 201, "nested deeper than 200 levels"),
         ("9" * 5_000, "not JSON"),
         ('"' + "x" * 1_100_000 + '"', "larger than 1 MiB"),
     ],
@@ -332,6 +333,7 @@ def test_a_key_is_added(member_client: Client) -> None:
         ("k" * 201, "1", "at most 200"),
         ("", "1", "required"),
         ("k", '"' + "x" * 1_100_000 + '"', "at most 1 MiB"),
+        ("k", "[" * 201 + "]" * 201, "at most 200 levels"),
     ],
 )
 def test_a_value_that_cannot_be_kept_is_told(

@@ -166,7 +166,7 @@ def test_remove_deletes_what_nothing_uses() -> None:
 
 
 def test_remove_of_an_unknown_name_fails() -> None:
-    assert run("remove", "NONE", status=1).stderr == "Secret NONE not found.\n"
+    assert run("remove", "NONE", status=1).stderr == "There is no secret named NONE.\n"
 
 
 def test_remove_refuses_what_is_used_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:

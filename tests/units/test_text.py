@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, map_json
+from umpteenth.core.text import (
+    MAX_JSON_DEPTH,
+    clean,
+    clean_json,
+    is_too_deep,
+    map_json,
+    read_json,
+)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +101,35 @@ def test_hostile_depth_is_cut_and_costs_no_stack() -> None:
     for _ in range(MAX_JSON_DEPTH):
         cleaned = cleaned[0]
     assert cleaned == "…"
+
+
+@pytest.mark.parametrize("depth", [0, 1, MAX_JSON_DEPTH, MAX_JSON_DEPTH + 1, 50_000])
+def test_a_value_that_would_be_cut_is_known_before(depth: int) -> None:
+    deep: Any = "bottom"
+    for level in range(depth):
+        deep = [deep] if level % 2 else {"k": deep, "n": 1}
+    assert is_too_deep(deep) == (depth > MAX_JSON_DEPTH)
+    assert is_too_deep(deep) == ("bottom" not in json.dumps(clean_json(deep)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 1,\n]', "is not JSON: Expecting property name enclosed in double quotes in line 2"),
+        ("", "is not JSON: Expecting value in line 1, column 1"),
+        ("[-Infinity]", "is not JSON: -Infinity is no JSON number"),
+        ("9" * 5_000, "is not JSON: Exceeds the limit"),
+        ("[" * 100_000, "is nested too deeply"),
+    ],
+)
+def test_json_that_cannot_be_read_is_told_in_words(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=r"^is ") as caught:
+        read_json(text)
+    assert str(caught.value).startswith(said)
+
+
+def test_json_is_read_as_it_stands() -> None:
+    assert read_json(' {"a": [1, null, "é"]} ') == {"a": [1, None, "é"]}
 
 
 def test_without_a_limit_any_depth_is_walked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from umpteenth.cli import bootstrap
 from umpteenth.cli.output import emit_json, fail, table
+from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
     from jobs.models import Job, Run
@@ -177,9 +177,9 @@ def _parse_input(text: str | None) -> Any:
     if text == "-":
         text = sys.stdin.read()
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        fail(f"The input is not JSON: {error}.")
+        return read_json(text)
+    except ValueError as error:
+        fail(f"The input {error}.")
 
 
 def _field_sentence(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.output import emit_json, fail, table
+from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
     from servers.definition import Entry
@@ -374,9 +374,9 @@ def _read_arguments(text: str) -> dict[str, Any]:
     if text == "-":
         text = sys.stdin.read()
     try:
-        value = json.loads(text)
+        value = read_json(text)
     except ValueError as error:
-        raise click.UsageError(f"The arguments are no JSON: {error}") from None
+        raise click.UsageError(f"ARGUMENTS {error}.") from None
     if not isinstance(value, dict):
         raise click.UsageError('The arguments must be a JSON object such as {"message": "hi"}.')
     return value

@@ -142,7 +142,7 @@ def remove(name: str, yes: bool) -> None:
 
     secret = Secret.objects.filter(name=name).first()
     if secret is None:
-        fail(f"Secret {name} not found.")
+        fail(f"There is no secret named {name}.")
     used_by = ", ".join(str(use) for use in usages_of(name))
     if used_by and not yes:
         if not _is_terminal():

@@ -6,9 +6,10 @@ show bidirectional overrides as something that nobody wrote.
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 ELLIPSIS = "…"
@@ -56,6 +57,40 @@ def clean_json(value: Any, limit: int | None = None) -> Any:
         return clean(str(item), limit)
 
     return map_json(value, leaf, max_depth=MAX_JSON_DEPTH)
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether `clean_json` would cut the value: ask first where somebody counts on all of it."""
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [child for item in level for child in _children(item)]
+    return any(isinstance(item, dict | list | tuple) for item in level)
+
+
+def _children(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return item.values()
+    return item if isinstance(item, list | tuple) else ()
+
+
+def read_json(text: str) -> Any:
+    """The value of JSON that a person typed.
+
+    Raises `ValueError` whose words continue a sentence: `is not JSON: … in line 1, column 5`.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        where = f"in line {error.lineno}, column {error.colno}"
+        raise ValueError(f"is not JSON: {error.msg} {where}") from None
+    except ValueError as error:
+        raise ValueError(f"is not JSON: {error}") from None
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def map_json(value: Any, leaf: Callable[[Any], Any], *, max_depth: int | None = None) -> Any:
