@@ -13,7 +13,11 @@ from django.db import DatabaseError, connection
 logger = logging.getLogger(__name__)
 
 STOP_LIMIT = 4.0  # seconds that runs have to end when the worker is told to stop
+# Seconds between looks for directories that killed workers left. Once at the start would be too
+# early: a run counts as live until its worker has been silent for a minute.
+TIDY_INTERVAL = 120.0
 _reporters: list[Any] = []
+_stopping = threading.Event()
 
 
 @signals.worker_ready.connect(dispatch_uid="jobs.worker.ready")
@@ -26,6 +30,7 @@ def on_ready(**_kwargs: Any) -> None:
     reporter.start()
     _reporters.append(reporter)
     threading.Thread(target=_take_waiting, name="waiting-runs", daemon=True).start()
+    threading.Thread(target=tidy, args=(_stopping,), name="tidy", daemon=True).start()
 
 
 @signals.worker_shutting_down.connect(dispatch_uid="jobs.worker.shutting-down")
@@ -33,6 +38,7 @@ def on_shutting_down(**_kwargs: Any) -> None:
     """Runs end as interrupted now; a stop must not wait for scripts that last hours."""
     from jobs import runner, tasks
 
+    _stopping.set()
     tasks.stop_taking()
     runner.interrupt_all()
 
@@ -53,15 +59,29 @@ def on_shutdown(**_kwargs: Any) -> None:
 
 
 def _take_waiting() -> None:
-    from jobs import leftovers, tasks
+    from jobs import tasks
 
     # The first run and the first check need not wait for what they import (0.4 s).
     for name in ("jobs.runner", "servers.mcp.client"):
         import_module(name)
     try:
         tasks.work_off()
-        leftovers.remove_leftovers()
     except DatabaseError:
         logger.warning("waiting runs could not be looked for", exc_info=True)
     finally:
         connection.close()
+
+
+def tidy(stopping: threading.Event) -> None:
+    """Remove what killed workers and deleted servers left, now and then, until told to stop."""
+    from jobs.leftovers import remove_leftovers
+
+    while True:
+        try:
+            remove_leftovers()
+        except (DatabaseError, OSError):
+            logger.warning("leftovers could not be removed", exc_info=True)
+        finally:
+            connection.close()
+        if stopping.wait(TIDY_INTERVAL):
+            return

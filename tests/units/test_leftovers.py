@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from django.utils import timezone
 from jobs.leftovers import remove_leftovers
 from jobs.models import Job, Run
 from jobs.sandbox.files import HOMES, server_home
+from jobs.worker import tidy
 from tests.fakes.server_rows import stdio_server
 from umpteenth.core.config import get_options
 from umpteenth.core.ids import new_id
@@ -84,3 +86,25 @@ def test_the_home_of_a_deleted_server_goes(homes: Path) -> None:
     assert remove_leftovers() == 1
     assert kept.exists()
     assert not gone.exists()
+
+
+def test_a_worker_looks_again_for_what_was_still_live_at_its_start(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that takes a killed one's place starts before the sweep ends the lost run."""
+    monkeypatch.setattr("jobs.worker.connection.close", lambda: None)
+    lost = run(1, Run.Status.RUNNING)
+    path = directory_of(runs, lost.pk)
+
+    class Stopping(threading.Event):
+        waited = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waited += 1
+            if self.waited == 1:
+                assert path.exists()
+                Run.objects.filter(pk=lost.pk).update(status=Run.Status.FAILED)
+            return self.waited == 2
+
+    tidy(Stopping())
+    assert not path.exists()
