@@ -219,6 +219,10 @@ class Migration(migrations.Migration):
             model_name='artifact',
             constraint=models.UniqueConstraint(fields=('run', 'name'), name='artifact_name_per_run'),
         ),
+        migrations.AddIndex(
+            model_name='runevent',
+            index=models.Index(fields=['run', 'kind', 'seq'], name='event_kind_in_run'),
+        ),
         migrations.AddConstraint(
             model_name='runevent',
             constraint=models.UniqueConstraint(fields=('run', 'seq'), name='event_seq_per_run'),

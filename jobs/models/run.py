@@ -112,6 +112,10 @@ class RunEvent(models.Model):
     class Meta:
         ordering = ["seq"]
         constraints = [models.UniqueConstraint(fields=["run", "seq"], name="event_seq_per_run")]
+        indexes = [
+            # The figures, steps and calls of a run whose other events are a long output.
+            models.Index(fields=["run", "kind", "seq"], name="event_kind_in_run")
+        ]
 
 
 class Blob(models.Model):
