@@ -42,5 +42,4 @@ def lines(page: Page, title: str) -> Locator:
 
 
 def server_row(page: Page, name: str) -> Locator:
-    row = page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
-    return row
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))

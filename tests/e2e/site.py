@@ -86,9 +86,12 @@ class Site:
     def fill(self, *, everything: str, fake: str) -> None:
         """Put people, secrets, servers and jobs into it (`tests.e2e.stock`)."""
         self.fake = fake
-        addresses = {"everything": everything, "fake": fake}
+        self.fill_with("tests.e2e.stock", everything, fake)
+
+    def fill_with(self, module: str, *arguments: str) -> None:
+        """Have a module of the tests work on the data; it prints sessions as JSON."""
         done = subprocess.run(
-            [sys.executable, "-m", "tests.e2e.stock", json.dumps(addresses)],
+            [sys.executable, "-m", module, *arguments],
             cwd=PROJECT_ROOT,
             env=self.environ,
             stdout=subprocess.PIPE,
@@ -148,8 +151,7 @@ def running_site(directory: Path) -> Iterator[Site]:
 @contextlib.contextmanager
 def everything_over_http(directory: Path) -> Iterator[str]:
     """`server-everything` over Streamable HTTP; its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with (directory / "everything.log").open("w") as log:
         process = subprocess.Popen(
             ["node", str(EVERYTHING), "streamableHttp"],
@@ -159,14 +161,20 @@ def everything_over_http(directory: Path) -> Iterator[str]:
             stderr=log,
         )
     try:
-        _wait_for_port(port)
+        wait_for_port(port)
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
         process.wait()
 
 
-def _wait_for_port(port: int) -> None:
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def wait_for_port(port: int) -> None:
     deadline = time.monotonic() + START_LIMIT
     while True:
         try:

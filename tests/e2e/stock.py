@@ -1,6 +1,6 @@
 """Fills a site with people, secrets, servers and jobs, each named for what tests do with it.
 
-    python -m tests.e2e.stock '{"everything": "http://…", "fake": "http://…"}'
+    python -m tests.e2e.stock <address of server-everything> <address of the fake server>
 
 Prints the sessions of its people as JSON. A process of its own: it works on the site's data.
 """
@@ -51,10 +51,10 @@ ump mcp call fake content - < call.json
 """
 
 
-def main(addresses: dict[str, str]) -> None:
+def main(everything: str, fake: str) -> None:
     setup()
     _make_secret()
-    _make_servers(addresses)
+    _make_servers(everything, fake)
     _make_jobs()
     json.dump({"sessions": _make_people()}, sys.stdout)
 
@@ -78,12 +78,11 @@ def _make_secret() -> None:
     set_secret(actor=None, name=SECRET, value=SECRET_VALUE, description="For the nightly report")
 
 
-def _make_servers(addresses: dict[str, str]) -> None:
+def _make_servers(everything: str, fake: str) -> None:
     from servers.checks import request_check
     from servers.definition import HTTP, STDIO, ServerData
     from servers.services import create_server
 
-    everything, fake = addresses["everything"], addresses["fake"]
     dies = "console.error('Error: API_KEY is not set'); process.exit(7)"
     mute = "console.error('warming up'); setInterval(() => {}, 1000)"
     servers = [
@@ -115,4 +114,4 @@ def _make_jobs() -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(*sys.argv[1:])

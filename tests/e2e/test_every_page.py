@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.e2e.actions import expect_succeeded, run_now
-from tests.e2e.conftest import DESK, PHONE, NewPage
+from tests.e2e.conftest import DESK, PHONE, Complaints, NewPage
 from tests.e2e.site import NODE_MODULES
 
 AXE = (NODE_MODULES / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
@@ -111,3 +111,14 @@ def test_every_page_is_named_labelled_and_fits(open_page: NewPage, options: dict
         found += [f"{name}: {fault}" for fault in faults(page, options["viewport"]["width"])]
     assert not found, "\n".join(found)
     assert sorted(EXPECTED - seen) == []
+
+
+def test_a_breach_of_the_policy_would_be_heard(alice: Page, complaints: Complaints) -> None:
+    """What every other test relies on."""
+    alice.goto("/")
+    with alice.expect_event("console"):
+        alice.evaluate("document.body.setAttribute('style', 'color: red')")
+    assert "inline style" in complaints.found.pop()
+    with alice.context.expect_event("weberror"):
+        alice.evaluate("setTimeout(() => { throw new Error('heard') })")
+    assert "heard" in complaints.found.pop()
