@@ -174,6 +174,7 @@ def fill(everything: str, forecast: str) -> None:
     from servers.definition import HTTP, STDIO, Entry, ServerData
     from servers.services import create_server
     from umpteenth.accounts.services import create_user
+
     alice = create_user(name="alice", password="correct horse battery", administrator=True)
     client = Client()
     client.force_login(alice)
