@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from django.db.models import prefetch_related_objects
+
 from jobs.models import Job, Run, RunEvent
 
 # The one mode there is until agents run jobs.
@@ -45,7 +47,8 @@ def event_shape(event: RunEvent) -> dict[str, Any]:
 
 def job_shape(job: Job) -> dict[str, Any]:
     """A job as it is stored, in the words of the job file."""
-    attached = job.attachments.select_related("server")
+    # Does nothing where the caller has fetched them for many jobs at once.
+    prefetch_related_objects([job], "attachments__server", "secrets__secret")
     return {
         "id": str(job.pk),
         "name": job.name,
@@ -53,9 +56,9 @@ def job_shape(job: Job) -> dict[str, Any]:
         "script": job.script,
         "servers": {
             row.server.name: "all" if row.allowed_tools is None else row.allowed_tools
-            for row in attached
+            for row in job.attachments.all()
         },
-        "secrets": {row.variable: row.secret.name for row in job.secrets.select_related("secret")},
+        "secrets": {row.variable: row.secret.name for row in job.secrets.all()},
         "network": job.network,
         "schedule": {"cron": job.cron, "timezone": job.timezone} if job.cron else None,
         "overlap": job.overlap,

@@ -36,7 +36,12 @@ def test_add_reads_the_password_from_standard_input() -> None:
 def test_add_prints_one_json_document() -> None:
     result = _run("add", "carol", "--json", given="a long phrase\n")
     carol = User.objects.get()
-    assert json.loads(result.stdout) == {"id": str(carol.pk), "name": "carol", "role": "member"}
+    assert json.loads(result.stdout) == {
+        "id": str(carol.pk),
+        "name": "carol",
+        "role": "member",
+        "active": True,
+    }
 
 
 @pytest.mark.parametrize(

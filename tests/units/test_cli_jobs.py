@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import presence, runner, triggers
-from jobs.models import Job, Run
+from jobs.models import Attachment, Job, Run
 from jobs.sandbox import base as sandbox
 from tests.fakes.runs import make_job, old_run, start_plainly
+from tests.fakes.server_rows import stdio_server
 from umpteenth.cli import following
 from umpteenth.cli.jobs import command
 
@@ -95,6 +98,21 @@ class TestListShowRemove:
         lines = ump("list").stdout.splitlines()
         assert lines[0].split() == ["NAME", "SCHEDULE", "NEXT", "RUN", "STATE"]
         assert lines[1].split() == ["a", "-", "paused"]
+
+    def test_a_longer_list_costs_no_more_queries(self) -> None:
+        def queries() -> int:
+            with CaptureQueriesContext(connection) as captured:
+                ump("list", "--json")
+            return len(captured)
+
+        server = stdio_server()
+        Attachment.objects.create(job=make_job("a"), server=server)
+        ump("list")  # what is read once in a process
+        few = queries()
+        for name in "bcd":
+            Attachment.objects.create(job=make_job(name), server=server, allowed_tools=["echo"])
+        assert queries() == few
+        assert as_json(ump("list", "--json"))[1]["servers"] == {"everything": ["echo"]}
 
     def test_one_is_shown_as_a_job_file_would_be(self) -> None:
         make_job(timeout=7)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from umpteenth.cli import bootstrap
-from umpteenth.cli.output import emit_json, fail, table
+from umpteenth.cli.output import emit_json, fail, json_option, table
 from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
@@ -24,17 +26,18 @@ def command() -> None:
 @command.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--replace", is_flag=True, help="Change the job of that name, if there is one.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def create(file: str, replace: bool, as_json: bool) -> None:
     """Make a job from a YAML file (- reads standard input)."""
     bootstrap.setup()
     from jobs import services
+    from jobs.definition import tidy
     from jobs.jobfile import JobFileError, parse_job_file
     from jobs.models import Job
 
     try:
         data = parse_job_file(_read(file))
-        current = Job.objects.filter(name=" ".join(data.name.split())).first() if replace else None
+        current = Job.objects.filter(name=tidy(data).name).first() if replace else None
         if current is None:
             job, done = services.create_job(actor=None, data=data), "created"
         else:
@@ -49,7 +52,7 @@ def create(file: str, replace: bool, as_json: bool) -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def list_jobs(as_json: bool) -> None:
     """List all jobs."""
     bootstrap.setup()
@@ -69,7 +72,7 @@ def list_jobs(as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def show(name: str, as_json: bool) -> None:
     """Show one job."""
     bootstrap.setup()
@@ -103,33 +106,23 @@ def remove(name: str) -> None:
 @click.argument("name")
 @click.option("--input", "input_text", metavar="JSON", help="The run's input (- reads it).")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 0 only if it succeeded.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.option("--disable-mcp", is_flag=True, help="Run without MCP servers.")
 def run(name: str, input_text: str | None, wait: bool, as_json: bool, disable_mcp: bool) -> None:
     """Run a job now."""
     bootstrap.setup()
-    from jobs import lifecycle, triggers
+    from jobs import triggers
     from jobs.models import Run
-    from umpteenth.cli.following import follow
 
-    job = find_job(name)
-    # Without a running server nobody else ends what an earlier command left behind.
-    lifecycle.reap(lifecycle.database_now())
-    try:
-        started = triggers.start_run(
-            job=job,
-            trigger=Run.Trigger.COMMAND,
-            trust=Run.Trust.CREATOR,
-            input=_parse_input(input_text),
-            disable_mcp=disable_mcp,
-        )
-    except triggers.TriggerError as error:
-        fail(str(error))
-    if wait:
-        started = follow(started.pk, quiet=as_json)
-    report(started, as_json=as_json)
-    if wait and started.status != Run.Status.SUCCEEDED:
-        sys.exit(1)
+    start = partial(
+        triggers.start_run,
+        job=find_job(name),
+        trigger=Run.Trigger.COMMAND,
+        trust=Run.Trust.CREATOR,
+        input=_parse_input(input_text),
+        disable_mcp=disable_mcp,
+    )
+    start_and_report(start, wait=wait, as_json=as_json)
 
 
 def find_job(name: str) -> Job:
@@ -142,7 +135,28 @@ def find_job(name: str) -> Job:
     return job
 
 
-def report(run: Run, *, as_json: bool) -> None:
+def start_and_report(start: Callable[[], Run], *, wait: bool, as_json: bool) -> None:
+    """Start a run, follow it if asked to, and say how it stands.
+
+    After `wait` the command ends with 1 unless the run succeeded.
+    """
+    from jobs import lifecycle, triggers
+    from umpteenth.cli.following import follow
+
+    # Without a running server nobody else ends what an earlier command left behind.
+    lifecycle.reap(lifecycle.database_now())
+    try:
+        run = start()
+    except triggers.TriggerError as error:
+        fail(str(error))
+    if wait:
+        run = follow(run.pk, quiet=as_json)
+    _report(run, as_json=as_json)
+    if wait and run.status != run.Status.SUCCEEDED:
+        sys.exit(1)
+
+
+def _report(run: Run, *, as_json: bool) -> None:
     """A run in one line, or whole as JSON."""
     from jobs.shapes import run_shape
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli.bootstrap import setup
-from umpteenth.cli.output import emit_json, fail, table
+from umpteenth.cli.output import emit_json, fail, json_option, table
 from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 LOGIN_REQUIRED_STATUS = 3
 # Names of headers and variables whose values are usually secret.
 _SENSITIVE = re.compile(r"auth|token|key|secret|passw|cookie|credential", re.IGNORECASE)
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group()

@@ -9,6 +9,9 @@ from typing import NoReturn
 
 import click
 
+# On every command that has something to tell a program.
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
 
 def emit_json(value: object, *, compact: bool = False) -> None:
     """Print one JSON document; `compact` puts it on one line (for lists of lines)."""

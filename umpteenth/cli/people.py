@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import getpass
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from umpteenth.cli.bootstrap import setup
-from umpteenth.cli.output import emit_json, fail, table
+from umpteenth.cli.output import emit_json, fail, json_option, table
 
 if TYPE_CHECKING:
     from umpteenth.accounts.models import User
@@ -23,7 +23,7 @@ def command() -> None:
 @command.command()
 @click.argument("name")
 @click.option("--admin", is_flag=True, help="Make the person an administrator.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def add(name: str, admin: bool, as_json: bool) -> None:
     """Add a person; the password is read from standard input."""
     password = _read_password()
@@ -41,7 +41,7 @@ def add(name: str, admin: bool, as_json: bool) -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def list_people(as_json: bool) -> None:
     """List everybody."""
     setup()
@@ -51,17 +51,7 @@ def list_people(as_json: bool) -> None:
 
     people = list(User.objects.order_by(Lower("username")))
     if as_json:
-        emit_json(
-            [
-                {
-                    "id": str(user.pk),
-                    "name": user.username,
-                    "role": user.role,
-                    "active": user.is_active,
-                }
-                for user in people
-            ]
-        )
+        emit_json([_facts(user) for user in people])
         return
     rows = [
         (user.username, user.get_role_display(), "active" if user.is_active else "deactivated")
@@ -88,8 +78,13 @@ def deactivate(name: str) -> None:
     click.echo(f"Deactivated {user.username}.")
 
 
-def _facts(user: User) -> dict[str, str]:
-    return {"id": str(user.pk), "name": user.username, "role": user.role}
+def _facts(user: User) -> dict[str, Any]:
+    return {
+        "id": str(user.pk),
+        "name": user.username,
+        "role": user.role,
+        "active": user.is_active,
+    }
 
 
 def _read_password() -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
 
 from umpteenth.cli import bootstrap
-from umpteenth.cli.jobs import find_job, report
-from umpteenth.cli.output import emit_json, fail, table
+from umpteenth.cli.jobs import find_job, start_and_report
+from umpteenth.cli.output import emit_json, fail, json_option, table
 
 if TYPE_CHECKING:
     from jobs.models import Run
@@ -26,7 +26,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--job", "job_name", metavar="NAME", help="Only runs of this job.")
 @click.option("--limit", type=click.IntRange(1, MAX_LISTED), default=50, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def list_runs(job_name: str | None, limit: int, as_json: bool) -> None:
     """List the newest runs."""
     bootstrap.setup()
@@ -48,7 +48,7 @@ def list_runs(job_name: str | None, limit: int, as_json: bool) -> None:
 
 @command.command()
 @click.argument("run_id", metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def show(run_id: str, as_json: bool) -> None:
     """Show one run."""
     bootstrap.setup()
@@ -101,24 +101,14 @@ def cancel(run_id: str) -> None:
 @command.command()
 @click.argument("run_id", metavar="ID")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 0 only if it succeeded.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def retry(run_id: str, wait: bool, as_json: bool) -> None:
     """Run again with the same input."""
     bootstrap.setup()
-    from jobs import lifecycle, triggers
-    from jobs.models import Run
-    from umpteenth.cli.following import follow
+    from jobs import triggers
 
-    lifecycle.reap(lifecycle.database_now())
-    try:
-        started = triggers.retry_run(find_run(run_id), actor=None)
-    except triggers.TriggerError as error:
-        fail(str(error))
-    if wait:
-        started = follow(started.pk, quiet=as_json)
-    report(started, as_json=as_json)
-    if wait and started.status != Run.Status.SUCCEEDED:
-        sys.exit(1)
+    start = partial(triggers.retry_run, find_run(run_id), actor=None)
+    start_and_report(start, wait=wait, as_json=as_json)
 
 
 def find_run(run_id: str) -> Run:

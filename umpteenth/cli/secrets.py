@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli.bootstrap import load_django, migrate_database, setup
-from umpteenth.cli.output import emit_json, fail, table
+from umpteenth.cli.output import emit_json, fail, json_option, table
 
 if TYPE_CHECKING:
     from secrets_vault.models import Secret
@@ -88,7 +88,7 @@ def _read_value() -> str:
 
 
 @command.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def list_(as_json: bool) -> None:
     """Names, descriptions and uses; never values."""
     setup()
