@@ -30,6 +30,7 @@ MAX_TOTAL = 50 * 1024 * 1024  # bytes of all artifacts of a run
 MAX_FILES = 500
 MAX_NAME = 500  # characters of the path below /ump/outputs
 MAX_DEPTH = 20
+MAX_NAMED = 20  # files that are named on the timeline because they were not kept
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/javascript")
 
 
@@ -47,13 +48,14 @@ def collect(run_id: UUID, token: str, folder: Path, recorder: Recorder) -> int:
     Links are not followed: the script chose their targets. What does not fit is named on the
     timeline. Raises `LostClaim`.
     """
-    total = count = 0
+    total = count = refused = 0
     for path, name in _files(folder):
-        body = _read(path, MAX_TOTAL - total)
-        if body is None or count >= MAX_FILES or len(name) > MAX_NAME:
-            recorder.record("error", {"message": _refusal(name)})
-            if count >= MAX_FILES:
-                break
+        fits = count < MAX_FILES and len(name) <= MAX_NAME and name.count("/") <= MAX_DEPTH
+        body = _read(path, MAX_TOTAL - total) if fits else None
+        if body is None:
+            refused += 1
+            if refused <= MAX_NAMED:
+                recorder.record("error", {"message": _refusal(name)})
             continue
         media_type = _media_type(name)
         if media_type.startswith(_TEXT_TYPES):
@@ -63,6 +65,9 @@ def collect(run_id: UUID, token: str, folder: Path, recorder: Recorder) -> int:
         recorder.record("artifact", {"name": name, "size": len(body)})
         total += len(body)
         count += 1
+    if refused > MAX_NAMED:
+        message = f"{refused - MAX_NAMED:,} more files in /ump/outputs were not kept."
+        recorder.record("error", {"message": message})
     return count
 
 
@@ -70,12 +75,17 @@ def _files(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[Pat
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
+        if prefix:
+            yield folder, prefix  # named as something that was not kept
         return
     for entry in entries:
         name = prefix + entry.name.encode("utf-8", "replace").decode("utf-8", "replace")
         if entry.is_dir(follow_symlinks=False):
-            if depth < MAX_DEPTH:
+            # One level more than is kept, so that what lies deeper is missed aloud.
+            if depth <= MAX_DEPTH:
                 yield from _files(Path(entry.path), f"{name}/", depth + 1)
+            else:
+                yield Path(entry.path), f"{name}/"
         elif entry.is_file(follow_symlinks=False):
             yield Path(entry.path), name
 
@@ -87,7 +97,9 @@ def _read(path: Path, limit: int) -> bytes | None:
     except OSError:
         return None
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        found = os.fstat(handle)
+        # Holes cost the script nothing and would cost the worker their reading.
+        if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
             return None
         body = file.read(limit + 1)
     return None if len(body) > limit else body
@@ -123,5 +135,6 @@ def _refusal(name: str) -> str:
     limit = MAX_TOTAL // (1024 * 1024)
     return (
         f"The file {name[:200]!r} in /ump/outputs was not kept: a run keeps {MAX_FILES} files "
-        f"and {limit} MiB together, with names of {MAX_NAME} characters."
+        f"and {limit} MiB together, with names of {MAX_NAME} characters, {MAX_DEPTH} directories "
+        "deep."
     )
