@@ -194,21 +194,18 @@ class Execution:
         return Outcome(Status.FAILED, message)
 
     async def _with_servers(self, plan: Plan) -> Outcome:
+        try:
+            place = await asyncio.to_thread(self._make_place, plan)
+        except OSError as error:  # a full or read-only disk
+            logger.exception("run %s has no place on the disk", self.run_id)
+            reason = error.strerror or type(error).__name__
+            return self._failed(f"The run's directory could not be made on the worker: {reason}.")
         links = self._connect(plan)
         meter = CallMeter(self.recorder)
         permit = partial(self._permit, plan.run.job_id)
         toolbox = Toolbox(links, self.recorder, permit, meter)
         handler = RunHandler(plan.run, toolbox, self.recorder, meter, self.database)
         self._handler = handler
-        place = await asyncio.to_thread(
-            partial(
-                Workplace.make,
-                get_options().data_dir / "runs",
-                self.run_id,
-                script=plan.script,
-                input=plan.run.input,
-            )
-        )
         try:
             outcome = await self._with_broker(plan, place, handler)
             await self._collect(place)
@@ -218,6 +215,10 @@ class Execution:
             await asyncio.gather(*(link.close() for link in links.values()))
             meter.close()
             await asyncio.to_thread(place.remove)
+
+    def _make_place(self, plan: Plan) -> Workplace:
+        base = get_options().data_dir / "runs"
+        return Workplace.make(base, self.run_id, script=plan.script, input=plan.run.input)
 
     def _connect(self, plan: Plan) -> dict[str, ServerLink]:
         """All at once; nothing waits for a server that it does not use (P70, F01)."""

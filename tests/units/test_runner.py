@@ -234,6 +234,17 @@ class TestScript:
             {"message": "The files in /ump/outputs could not be kept: OSError"}
         ]
 
+    def test_a_disk_without_room_for_the_run_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_args: Any, **_kwargs: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("jobs.runner.Workplace.make", full)
+        run = execute(make_job())
+        assert run.status == "failed"
+        assert run.error == (
+            "The run's directory could not be made on the worker: No space left on device."
+        )
+
     def test_state_is_kept_from_run_to_run(self) -> None:
         script = UMP + "ump state get n || ump state set n '{\"a\": [1]}'; ump state list\n"
         job = make_job(script=script)
