@@ -6,7 +6,7 @@ audit entry that names what changed and never a value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,12 @@ from django.db.models import F, Sum
 from django.utils import timezone
 
 from jobs import lifecycle, payloads, schedule, timeline
+from jobs.broker.protocol import (
+    MAX_STATE_KEY,
+    MAX_STATE_KEYS,
+    MAX_STATE_TOTAL,
+    MAX_STATE_VALUE,
+)
 from jobs.definition import (
     AttachmentData,
     InvalidJob,
@@ -26,15 +32,11 @@ from jobs.definition import (
 )
 from jobs.models import Artifact, Attachment, Blob, Job, JobSecret, Run, StateEntry
 from secrets_vault.models import Secret
+from secrets_vault.services import may_use
 from servers.models import Server
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
 from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, is_too_deep
-
-MAX_STATE_KEYS = 1000
-MAX_STATE_KEY = 200  # characters
-MAX_STATE_VALUE = 1024 * 1024  # bytes as JSON
-MAX_STATE_TOTAL = 16 * 1024 * 1024
 
 __all__ = [
     "AttachmentData",
@@ -50,7 +52,6 @@ __all__ = [
     "current_data",
     "delete_job",
     "delete_state",
-    "save_attachments",
     "set_enabled",
     "set_state",
     "update_job",
@@ -88,7 +89,7 @@ def create_job(*, actor: User | None, data: JobData) -> Job:
     data = _checked(data)
     servers, mapped = _find_servers(data), _find_secrets(data, actor, kept=set())
     job = Job(updated_by=actor, **_columns(data))
-    job.next_run_at = _next_run(data)
+    job.next_run_at = _next_run(data.cron, data.timezone, data.enabled)
     try:
         with transaction.atomic():
             job.save(force_insert=True)
@@ -116,7 +117,7 @@ def update_job(job: Job, *, actor: User | None, data: JobData, version: int) -> 
     columns = _columns(data) | {"version": F("version") + 1, "updated_by": actor}
     columns["updated_at"] = timezone.now()
     if (data.cron, data.timezone, data.enabled) != (theirs.cron, theirs.timezone, theirs.enabled):
-        columns["next_run_at"] = _next_run(data)
+        columns["next_run_at"] = _next_run(data.cron, data.timezone, data.enabled)
     try:
         with transaction.atomic():
             if not Job.objects.filter(pk=job.pk, version=version).update(**columns):
@@ -153,9 +154,7 @@ def current_data(job: Job) -> JobData:
 def set_enabled(job: Job, *, actor: User | None, enabled: bool) -> bool:
     """Pause or resume the schedule; resuming fires nothing. False if it was so already."""
     current = _reload(job.pk)
-    next_run = None
-    if enabled and current.cron:
-        next_run = schedule.parse(current.cron, current.timezone).next(timezone.now())
+    next_run = _next_run(current.cron, current.timezone, enabled)
     with transaction.atomic():
         # The version stays: a pause must not refuse an edit that is open meanwhile.
         changed = Job.objects.filter(pk=job.pk, enabled=not enabled).update(
@@ -164,21 +163,6 @@ def set_enabled(job: Job, *, actor: User | None, enabled: bool) -> bool:
         if changed:
             _audit(actor, "job.resume" if enabled else "job.pause", current)
     return bool(changed)
-
-
-def save_attachments(
-    job: Job, *, actor: User | None, attachments: Sequence[AttachmentData]
-) -> None:
-    """Replace the job's servers and their allowed tools. Raises `InvalidJob`."""
-    current = _reload(job.pk)
-    theirs = current_data(current)
-    data = _checked(theirs.replace(attachments=tuple(attachments)))
-    servers = _find_servers(data)
-    with transaction.atomic():
-        lifecycle.lock_job(job.pk)
-        _replace_attachments(current, data, servers)
-        Job.objects.filter(pk=job.pk).update(version=F("version") + 1, updated_by=actor)
-        _audit(actor, "job.update", current, changed=_changed(theirs, data))
 
 
 def delete_job(job: Job, *, actor: User | None) -> None:
@@ -246,11 +230,11 @@ def _columns(data: JobData) -> dict[str, Any]:
     return {name: getattr(data, name) for name in (*names, "cron", "timezone")}
 
 
-def _next_run(data: JobData) -> Any:
+def _next_run(cron: str, zone: str, enabled: bool) -> datetime | None:
     """From now on, never in the past (G13)."""
-    if not data.cron or not data.enabled:
+    if not cron or not enabled:
         return None
-    return schedule.parse(data.cron, data.timezone).next(timezone.now())
+    return schedule.parse(cron, zone).next(timezone.now())
 
 
 def _find_servers(data: JobData) -> dict[str, Server]:
@@ -273,8 +257,7 @@ def _find_secrets(
         secret = found.get(item.secret)
         if secret is None:
             raise InvalidJob({"secrets": f"There is no secret named {item.secret}."})
-        trusted = actor is None or actor.is_administrator or secret.open_to_members
-        if not trusted and (item.variable, item.secret) not in kept:
+        if not may_use(secret, actor) and (item.variable, item.secret) not in kept:
             raise NotAllowed(
                 f"Only administrators can map the secret {item.secret} into a job. "
                 "Ask one of them, or ask them to open it to members."

@@ -15,12 +15,8 @@ from servers.usage import register_usage as register_server_usage
 
 
 def register() -> None:
-    register_secret_usage(jobs_of_secret, find_many=jobs_of_secrets)
+    register_secret_usage(jobs_of_secrets)
     register_server_usage(jobs_of_server)
-
-
-def jobs_of_secret(name: str) -> list[SecretUsage]:
-    return jobs_of_secrets([name])[name]
 
 
 def jobs_of_secrets(names: Collection[str]) -> dict[str, list[SecretUsage]]:

@@ -50,7 +50,6 @@ __all__ = [
     "SecretError",
     "SecretNotAllowed",
     "SecretNotFound",
-    "SecretOption",
     "SecretUnreadable",
     "Target",
     "UnknownKey",
@@ -62,7 +61,6 @@ __all__ = [
     "ensure_key_ring",
     "is_readable",
     "may_use",
-    "options_for",
     "reference",
     "register_encrypted",
     "register_usage",
@@ -122,12 +120,6 @@ class Saved:
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class SecretOption:
-    name: str
-    description: str
-
-
 def create_secret(*, actor: User | None, name: str, data: SecretData) -> Saved:
     """Raises `BadSecret`, also where the name is taken. `actor` None is the operator."""
     name = check_name(name)
@@ -138,7 +130,7 @@ def create_secret(*, actor: User | None, name: str, data: SecretData) -> Saved:
     try:
         with transaction.atomic():
             secret.save(force_insert=True)
-            _audit(actor, "secret.created", secret)
+            _audit(actor, "secret.create", secret)
     except IntegrityError:
         if not Secret.objects.filter(name=name).exists():
             raise
@@ -155,7 +147,7 @@ def update_secret(secret: Secret, *, actor: User | None, data: SecretData) -> Sa
     with transaction.atomic():
         secret.save(update_fields=fields)
         details = {"value": "replaced"} if data.value is not None else {}
-        _audit(actor, "secret.updated", secret, details)
+        _audit(actor, "secret.update", secret, details)
     return Saved(secret, False, notes)
 
 
@@ -210,7 +202,7 @@ def delete_secret(secret: Secret, *, actor: User | None) -> None:
             f"Secret {secret.name} is mapped into jobs; take it out of their settings first."
         )
     with transaction.atomic():
-        _audit(actor, "secret.deleted", secret)
+        _audit(actor, "secret.delete", secret)
         secret.delete()
 
 
@@ -301,16 +293,6 @@ def mark_used(ids: Sequence[UUID], now: datetime) -> None:
     Secret.objects.filter(long_ago, pk__in=ids).update(last_used_at=now)
 
 
-def may_use(secret: Secret, user: User) -> bool:
-    """Whether the person may map it into a job."""
-    return user.is_administrator or secret.open_to_members
-
-
-def options_for(user: User) -> list[SecretOption]:
-    """The secrets that the person may pick, by name."""
-    secrets = (
-        Secret.objects.all()
-        if user.is_administrator
-        else Secret.objects.filter(open_to_members=True)
-    )
-    return [SecretOption(*row) for row in secrets.values_list("name", "description")]
+def may_use(secret: Secret, person: User | None) -> bool:
+    """Whether the person may map it into a job; None is the operator."""
+    return person is None or person.is_administrator or secret.open_to_members

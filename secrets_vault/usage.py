@@ -18,30 +18,30 @@ class Usage:
         return f"{self.kind} {self.name}"
 
 
-Find = Callable[[str], list[Usage]]
-FindMany = Callable[[Collection[str]], Mapping[str, list[Usage]]]
+# Names of secrets -> what uses each of them.
+Finder = Callable[[Collection[str]], Mapping[str, list[Usage]]]
 
-_finders: list[tuple[Find, FindMany | None]] = []
+_finders: list[Finder] = []
 
 
-def register_usage(find: Find, *, find_many: FindMany | None = None) -> None:
-    """Tell how to find what uses a secret, by its name; in the app's `ready`.
+def register_usage(finder: Finder) -> None:
+    """Tell how to find what uses secrets, by their names; in the app's `ready`.
 
-    `find_many` answers for a page of names at once, so that the list needs no query per row.
+    It is asked for a whole page of names at once and should need one query.
     """
-    if (find, find_many) not in _finders:
-        _finders.append((find, find_many))
+    if finder not in _finders:
+        _finders.append(finder)
 
 
 def usages_of(name: str) -> list[Usage]:
-    return [usage for find, _ in _finders for usage in find(name)]
+    return usages_of_many([name])[name]
 
 
 def usages_of_many(names: Collection[str]) -> dict[str, list[Usage]]:
     """By name, an empty list for a secret that nothing uses."""
     found: dict[str, list[Usage]] = {name: [] for name in names}
-    for find, find_many in _finders:
-        many = find_many(names) if find_many else {name: find(name) for name in names}
+    for finder in _finders:
+        usages = finder(names)
         for name in names:
-            found[name] += many.get(name, [])
+            found[name] += usages.get(name, [])
     return found

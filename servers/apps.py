@@ -13,13 +13,12 @@ class ServersConfig(AppConfig):
         from servers.wiring import (
             first_step,
             search_servers,
-            servers_using_secret,
             servers_using_secrets,
         )
         from umpteenth.accounts.dashboard import register_step
         from umpteenth.accounts.search import register_source
 
         register_encrypted(Server, KIND, "private", "key_id")
-        register_usage(servers_using_secret, find_many=servers_using_secrets)
+        register_usage(servers_using_secrets)
         register_source(search_servers)
         register_step(first_step)

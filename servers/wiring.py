@@ -20,10 +20,6 @@ from umpteenth.core.htmx import Request
 MOST_HITS = 10
 
 
-def servers_using_secret(name: str) -> list[Usage]:
-    return servers_using_secrets([name])[name]
-
-
 def servers_using_secrets(names: Collection[str]) -> dict[str, list[Usage]]:
     """In one query: names stand quoted in the column's text on every database."""
     found: dict[str, list[Usage]] = {name: [] for name in names}

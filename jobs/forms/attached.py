@@ -16,6 +16,7 @@ from jobs.forms.skeleton import Call, call_of
 from jobs.models import Job
 from jobs.services import AttachmentData, SecretData
 from secrets_vault.models import Secret
+from secrets_vault.services import may_use
 from servers.models import Server, Tool
 from umpteenth.accounts.models import User
 from umpteenth.core.text import clean
@@ -159,8 +160,8 @@ def incomplete(rows: Iterable[SecretRow]) -> str:
 
 
 def secret_options(person: User) -> list[SecretOption]:
-    names = Secret.objects.values_list("name", "open_to_members")
-    return [SecretOption(name, not (is_open or person.is_administrator)) for name, is_open in names]
+    secrets = Secret.objects.only("name", "open_to_members")
+    return [SecretOption(secret.name, not may_use(secret, person)) for secret in secrets]
 
 
 def _uuid(text: str) -> UUID | None:

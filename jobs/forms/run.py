@@ -6,7 +6,7 @@ from typing import Any
 
 from django import forms
 
-from jobs.services import MAX_STATE_KEY
+from jobs.broker.protocol import MAX_STATE_KEY
 from umpteenth.core.text import read_json
 
 

@@ -193,15 +193,6 @@ class TestUpdate:
         job = create(cron="0 9 * * *")
         assert services.update_job(job, actor=None, data=DATA, version=1).next_run_at is None
 
-    def test_attachments_alone_can_be_saved(self, server: Server, member: User) -> None:
-        job = create()
-        services.save_attachments(
-            job, actor=member, attachments=[AttachmentData("everything", ("a", "b"))]
-        )
-        assert services.current_data(job).attachments == (AttachmentData("everything", ("a", "b")),)
-        job.refresh_from_db()
-        assert job.version == 2
-
     def test_pausing_keeps_the_version_and_forgets_the_time(self) -> None:
         job = create(cron="0 9 * * *")
         assert services.set_enabled(job, actor=None, enabled=False)
@@ -284,7 +275,7 @@ class TestUsage:
             attachments=(AttachmentData("everything", ("echo",)),),
             secrets=(SecretData("A", "TOKEN"), SecretData("B", "TOKEN")),
         )
-        [by_secret] = usage.jobs_of_secret("TOKEN")
+        [by_secret] = usage.jobs_of_secrets(["TOKEN"])["TOKEN"]
         [by_server] = usage.jobs_of_server(server)
         assert (by_secret.kind, by_secret.name) == ("job", "digest")
         assert (by_server.kind, by_server.name, by_server.note) == ("job", "digest", "1 tool")

@@ -43,7 +43,7 @@ def value_of(name: str) -> str:
 
 def used_by_github(monkeypatch: pytest.MonkeyPatch) -> None:
     uses = [Usage("server", "github", "/servers/1/")]
-    monkeypatch.setattr(usage, "_finders", [(lambda name: uses, None)])
+    monkeypatch.setattr(usage, "_finders", [lambda names: dict.fromkeys(names, uses)])
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_the_list_shows_everything_but_the_value(
     uses = [Usage("job", "digest", "/jobs/d/")] + [
         Usage("server", f"server-{n}", f"/servers/{n}/") for n in range(3)
     ]
-    monkeypatch.setattr(usage, "_finders", [(lambda name: uses, None)])
+    monkeypatch.setattr(usage, "_finders", [lambda names: dict.fromkeys(names, uses)])
     secret = make(
         "TOKEN",
         description="for GitHub",
@@ -255,7 +255,7 @@ def test_markup_in_names_and_words_is_shown_as_text(
 ) -> None:
     """I10."""
     uses = [Usage("server", SCRIPT, "/servers/1/")]
-    monkeypatch.setattr(usage, "_finders", [(lambda name: uses, None)])
+    monkeypatch.setattr(usage, "_finders", [lambda names: dict.fromkeys(names, uses)])
     secret = make("T", description=SCRIPT, allowed_jobs=[SCRIPT], allowed_servers=[SCRIPT])
 
     for url in (
@@ -424,7 +424,7 @@ def test_deleting_says_what_uses_it(
     administrator_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uses = [Usage("server", "github", "/servers/1/")]
-    monkeypatch.setattr(usage, "_finders", [(lambda name: uses, None)])
+    monkeypatch.setattr(usage, "_finders", [lambda names: dict.fromkeys(names, uses)])
     url = reverse("secrets:delete", args=[make("TOKEN").pk])
 
     text = page(administrator_client, url)

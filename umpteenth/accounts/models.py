@@ -84,7 +84,6 @@ class SignInAttempt(models.Model):
 AUDIT_WORDS = {
     "create": "created",
     "update": "changed",
-    "updated": "changed",
     "delete": "deleted",
     "enable": "enabled",
     "disable": "disabled",
