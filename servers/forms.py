@@ -27,6 +27,7 @@ from servers.definition import (
     ServerData,
     refers,
 )
+from servers.limits import MAX_TOOL_NAME
 from servers.models import Server
 from servers.private import Private
 from servers.status import AUTH_IN_USE
@@ -55,6 +56,12 @@ class ServerFilter(forms.Form):
     def values(self) -> dict[str, str]:
         self.is_valid()
         return {name: self.cleaned_data.get(name, "") for name in self.fields}
+
+
+class ToolForm(forms.Form):
+    """Which tool is meant; servers give them any name, so that it stands in the query."""
+
+    name = forms.CharField(max_length=MAX_TOOL_NAME, strip=False)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from secrets_vault.errors import SecretError
 from servers import services
-from servers.forms import ServerFilter
+from servers.forms import ServerFilter, ToolForm
 from servers.models import Check, Server
 from servers.queries import find_servers, recent_checks
 from servers.schema import parameters
@@ -77,7 +77,8 @@ def detail(request: Request, pk: UUID) -> HttpResponse:
 def tool(request: Request, pk: UUID) -> HttpResponse:
     """A tool's schemas, fetched when somebody opens it: hundreds of them would fill a page."""
     server = get_server(pk)
-    tool = server.tools.filter(name=request.GET.get("name", "")).first()
+    form = ToolForm(request.GET)
+    tool = server.tools.filter(name=form.cleaned_data["name"]).first() if form.is_valid() else None
     if tool is None:
         raise Http404("The server no longer lists this tool.")
     context = {"server": server, "tool": tool, "parameters": parameters(tool.input_schema)}

@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from servers.forms import ToolForm
 from servers.mcp.types import ServerUnavailable, Tool, ToolList
 from servers.models import Check, Server
 from servers.services import set_enabled, store_failure, store_success
@@ -197,6 +198,9 @@ def test_a_tool_that_is_gone_is_a_404(member_client: Client) -> None:
     address = reverse("servers:tool", args=[server.pk])
     assert member_client.get(address, {"name": "echo"}).status_code == 200
     assert member_client.get(address, {"name": "gone"}).status_code == 404
+    # Postgres would refuse to look for it, with an error.
+    assert not ToolForm({"name": "e\0cho"}).is_valid()
+    assert member_client.get(address, {"name": "e\0cho"}).status_code == 404
 
 
 def test_the_sheet_asks_equally_often_for_any_number_of_tools(
