@@ -37,10 +37,6 @@ class AlreadyFinished(Exception):
     """The run has ended, so that it cannot be cancelled."""
 
 
-class NotFinished(Exception):
-    """The run has not ended yet."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """How a run ends. Texts and outputs are already masked."""
@@ -172,10 +168,6 @@ def reap(now: datetime) -> int:
             still = silent.filter(pk=run_id)
             ended += _end(still, run_id, Outcome(Status.FAILED, STOPPED_RESPONDING))
     return ended
-
-
-def skip_event(reason: str) -> list[timeline.Event]:
-    return [timeline.status_event(Status.SKIPPED, reason)]
 
 
 def _claimed(run_id: UUID, token: str) -> QuerySet[Run]:

@@ -39,17 +39,6 @@ def interpreter(script: str) -> list[str]:
     return ["/usr/bin/env", "python3" if program == "python" else program, *words[1:]]
 
 
-def language(script: str) -> str:
-    """`bash`, `python` or `node`; `bash` also where the first line cannot be used."""
-    try:
-        program = interpreter(script)[1]
-    except ScriptError:
-        return "bash"
-    if program.startswith("python"):
-        return "python"
-    return "node" if program.startswith("node") else "bash"
-
-
 def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)

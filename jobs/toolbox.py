@@ -85,10 +85,6 @@ class Toolbox:
         self._permit = permit
         self._meter = meter
 
-    @property
-    def servers(self) -> list[str]:
-        return list(self._links)
-
     async def list_tools(self, server: str | None = None) -> list[FoundTool]:
         """The allowed tools of one server, or of all that are available.
 

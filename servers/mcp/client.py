@@ -94,7 +94,6 @@ class Connection:
     async def list_tools(self) -> ToolList:
         """All tools that can be used, and a warning for each that cannot. Raises `ServerError`."""
         self._observer.step("Listing tools")
-        self._session.tools_changed = False
         declared = self._session.capabilities
         if declared is not None and "tools" not in declared:
             found = ToolList([], ["The server declares that it has no tools."])

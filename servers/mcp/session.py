@@ -63,7 +63,6 @@ class Session:
         self.server_name = ""
         self.server_version = ""
         self.instructions = ""
-        self.tools_changed = False
         self._dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
             transport.incoming, Outgoing(transport)
         )
@@ -186,8 +185,7 @@ class Session:
         method: str,
         params: Mapping[str, Any] | None,
     ) -> None:
-        if method == "notifications/tools/list_changed":
-            self.tools_changed = True
+        """Nothing follows from what servers announce: lists are read when they are needed."""
 
 
 def _timed_out(method: str, limit: TimeLimit) -> CallTimedOut:

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import re
 import signal
-import time
 from collections.abc import AsyncIterator
 
 import anyio
@@ -128,7 +127,6 @@ class StdioTransport:
         self._finished = asyncio.Event()
         self._noise: list[str] = []
         self._noise_count = 0
-        self._started = time.monotonic()
         self.answered = False  # whether the server ever said anything in the protocol
 
     @property

@@ -70,23 +70,6 @@ class Tool:
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    @property
-    def shows_read_only(self) -> bool:
-        """Whether the `Read-only` badge is shown: only if the server says so (P73)."""
-        return self.read_only is True
-
-    @property
-    def shows_destructive(self) -> bool:
-        """Whether the `Destructive` badge is shown (P33).
-
-        The specification's default of the hint is true, but a tool without any annotation
-        gets no badge.
-        """
-        hints = (self.read_only, self.destructive, self.open_world)
-        return any(hint is not None for hint in hints) and (
-            self.read_only is not True and self.destructive is not False
-        )
-
 
 @dataclass(frozen=True)
 class ToolList:

@@ -47,23 +47,3 @@ def test_the_hash_of_a_tool_changes_with_its_content_alone() -> None:
     assert replace(TOOL, input_schema={"c": 2, "b": 1}).content_hash == TOOL.content_hash
     assert replace(TOOL, description="x").content_hash != TOOL.content_hash
     assert replace(TOOL, destructive=False).content_hash != TOOL.content_hash
-
-
-@pytest.mark.parametrize(
-    ("hints", "read_only", "destructive"),
-    [
-        ({}, False, False),
-        ({"read_only": True}, True, False),
-        ({"read_only": True, "destructive": True}, True, False),
-        ({"read_only": False}, False, True),
-        ({"destructive": True}, False, True),
-        ({"destructive": False}, False, False),
-        ({"open_world": True}, False, True),
-    ],
-)
-def test_badges_follow_the_hints(
-    hints: dict[str, bool], read_only: bool, destructive: bool
-) -> None:
-    """P33, P73: without any annotation neither badge is shown."""
-    tool = replace(TOOL, **hints)  # type: ignore[arg-type]
-    assert (tool.shows_read_only, tool.shows_destructive) == (read_only, destructive)
