@@ -59,6 +59,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "umpteenth.core.middleware.PageMiddleware",
+    "umpteenth.accounts.middleware.TemporaryPasswordMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 

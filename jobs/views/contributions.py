@@ -83,7 +83,7 @@ def job_hits(user: User, words: str) -> Iterable[search.Hit]:
 
 
 def run_hits(user: User, words: str) -> Iterable[search.Hit]:
-    for run in queries.find_runs(words.replace("\0", "")):
+    for run in queries.find_runs(words):
         url = reverse("runs:detail", args=[run.pk])
         yield search.Hit("Run", str(run), run.get_status_display(), url)
 

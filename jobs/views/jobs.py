@@ -37,7 +37,7 @@ class EnabledForm(forms.Form):
 def job_list(request: Request) -> HttpResponse:
     form = SearchForm(request.GET)
     form.is_valid()
-    search = (form.cleaned_data.get("q") or "").replace("\0", "")
+    search = form.cleaned_data.get("q") or ""
     found = Paginator(queries.jobs_for_list(search), queries.JOBS_A_PAGE)
     page = found.get_page(form.cleaned_data.get("page") or 1)
     jobs = list(page.object_list)
@@ -103,9 +103,8 @@ def job_runs(request: Request, pk: UUID) -> HttpResponse:
 def run_now(request: Request, pk: UUID) -> HttpResponse:
     """Start a run; the input may stay empty."""
     job = get_job(pk)
-    form = RunNowForm(request.POST or None)
+    form = RunNowForm(request.POST if request.method == "POST" else None)
     if request.method == "POST":
-        form = RunNowForm(request.POST)
         run = _start(request, job, form) if form.is_valid() else None
         if run is not None:
             return hx_redirect(request, reverse("runs:detail", args=[run.pk]))

@@ -147,7 +147,7 @@ class Options(_Section):
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
     """`./data` in a checkout, else the platform's place for application data."""
-    if (PROJECT_ROOT / "manage.py").exists():
+    if running_in_checkout():
         return PROJECT_ROOT / "data"
     base = environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "umpteenth"

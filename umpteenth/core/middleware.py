@@ -5,14 +5,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth import REDIRECT_FIELD_NAME
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import resolve_url
-from django.urls import reverse
 from django_htmx.http import HttpResponseClientRedirect
 
 Handler = Callable[[HttpRequest], HttpResponse]
@@ -21,8 +19,6 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Headers that only a trusted proxy may set.
 _FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_X_FORWARDED_PROTO", "HTTP_X_FORWARDED_HOST")
-# Pages that somebody with a temporary password may open before changing it.
-_OPEN_WITH_TEMPORARY_PASSWORD = {"accounts:password", "accounts:sign_out", "accounts:theme"}
 
 
 class ClientAddressMiddleware:
@@ -93,7 +89,7 @@ def client_address(request: HttpRequest) -> str:
 
 
 class PageMiddleware:
-    """No page is stored; htmx meets sign-in as a page; temporary passwords are changed first."""
+    """No page is stored, and htmx meets sign-in as a page."""
 
     def __init__(self, get_response: Handler) -> None:
         self.get_response = get_response
@@ -106,17 +102,6 @@ class PageMiddleware:
         if getattr(request, "htmx", None) and _leads_to_sign_in(response):
             return _sign_in_as_page(request)
         return response
-
-    def process_view(
-        self, request: HttpRequest, view: object, args: object, kwargs: dict[str, Any]
-    ) -> HttpResponse | None:
-        if not getattr(request.user, "password_is_temporary", False):
-            return None
-        match = request.resolver_match
-        if match is not None and match.view_name in _OPEN_WITH_TEMPORARY_PASSWORD:
-            return None
-        url = reverse("accounts:password")
-        return HttpResponseClientRedirect(url) if request.htmx else HttpResponseRedirect(url)  # type: ignore[attr-defined]
 
 
 def _leads_to_sign_in(response: HttpResponse) -> bool:

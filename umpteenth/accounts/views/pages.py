@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.core.paginator import Paginator
@@ -11,6 +9,7 @@ from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST, require_safe
 
+from umpteenth import __version__
 from umpteenth.accounts import dashboard as dashboard_parts
 from umpteenth.accounts.access import administrator_required
 from umpteenth.accounts.forms import SearchForm, ThemeForm
@@ -66,7 +65,7 @@ def general(request: Request) -> HttpResponse:
     options = settings.OPTIONS
     facts = [
         ("Address", options.app_url),
-        ("Version", version("umpteenth")),
+        ("Version", __version__),
         ("Database", "PostgreSQL" if connection.vendor == "postgresql" else "SQLite"),
         ("Queue", "Redis" if options.redis.url else "Embedded, in the data directory"),
         ("Run slots per worker", options.runs.max_concurrent),
