@@ -54,10 +54,9 @@
     if (event.target.name === "transport") showTransport(event.target.form);
   });
 
-  // "npx -y some-package" pasted into Command fills the arguments as well.
-  document.addEventListener("change", (event) => {
-    const input = event.target;
-    if (input.name !== "command" || !/\s/.test(input.value.trim()) || /["'\\$]/.test(input.value)) return;
+  // "npx -y some-package" written into Command fills the arguments as well.
+  function splitCommand(input) {
+    if (!/\s/.test(input.value.trim()) || /["'\\$]/.test(input.value)) return;
     const fields = [...input.form.querySelectorAll("[name=arg]")];
     if (fields.some((field) => field.value)) return;
     const [program, ...args] = input.value.trim().split(/\s+/);
@@ -68,6 +67,19 @@
       last.dispatchEvent(new Event("input", { bubbles: true }));
     }
     window.umpteenth.announce(`${args.length} arguments moved to rows of their own`);
+  }
+
+  // New rows push the buttons down. A button that is being pressed must not leave the pointer,
+  // or its click is lost: then the rows come with the click, before it submits the form.
+  let pressed = false;
+  document.addEventListener("pointerdown", () => { pressed = true; }, true);
+  for (const end of ["pointerup", "pointercancel"]) {
+    document.addEventListener(end, () => { pressed = false; }, true);
+  }
+  document.addEventListener("change", ({ target }) => {
+    if (target.name !== "command" || !target.form) return;
+    if (!pressed) splitCommand(target);
+    else document.addEventListener("click", () => splitCommand(target), { capture: true, once: true });
   });
 
   function prepare(root) {

@@ -91,6 +91,7 @@ def test_a_second_editor_sees_both_values_and_loses_nothing(
     expect(alice.get_by_text("Alice was here")).to_be_visible()
 
     carol.get_by_role("button", name="Save server").click()
+    expect(carol.get_by_role("heading", name="shared", level=1)).to_be_visible()
     expect(carol.get_by_text("Carol knows better")).to_be_visible()
 
 
@@ -115,3 +116,16 @@ def test_the_switch_saves_at_once(alice: Page) -> None:
         switch.click()
     alice.reload()
     expect(switch).to_be_checked()
+
+
+def test_a_command_line_in_one_field_is_split_and_the_pressed_button_still_saves(
+    alice: Page,
+) -> None:
+    alice.goto("/servers/new/")
+    alice.get_by_label("Name", exact=True).fill("split")
+    alice.get_by_label("Command", exact=True).fill("no-such-program --one two")
+    # The field is left by pressing the button, which the new rows would push away.
+    alice.get_by_role("button", name="Add server").click()
+    expect(outcome(dialog(alice))).to_contain_text("Connection failed")
+    alice.goto("/servers/")
+    expect(server_row(alice, "split")).to_contain_text("no-such-program --one two")
