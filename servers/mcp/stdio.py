@@ -49,6 +49,12 @@ _ID_AT_END = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 # What shells, and so sandboxes, end with where a program is missing or is none.
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+# What Node, npm and uv end with says nothing of the fault: a version, where a log lies, a hint.
+_TRAILER = re.compile(r"Node\.js v\d|npm (?:error|ERR!)|hint: ")
+_COMPLAINT = re.compile(
+    r"npm (?:error|ERR!)\s+(?!(?:code|errno|syscall|path|dest|type|command)\b)\S"
+    r"|(?:Uncaught )?\w*[Ee]rror\b[^:]*: "
+)
 
 
 @contextlib.asynccontextmanager
@@ -255,7 +261,7 @@ class StdioTransport:
         # A broken pipe is often seen before the exit.
         await _wait_briefly(self._finished)
         tail = self.stderr_tail
-        last_line = tail.strip().rpartition("\n")[2].strip()
+        last_line = _telling_line(tail)
         message = _describe_end(self._exit_code)
         message += f": {clean(last_line, 500)}" if last_line else "."
         hint = "" if tail else "It wrote nothing to standard error."
@@ -333,6 +339,15 @@ async def _wait_briefly(event: asyncio.Event) -> None:
     with contextlib.suppress(TimeoutError):
         async with deadlines.timeout(LAST_WORDS):
             await event.wait()
+
+
+def _telling_line(tail: str) -> str:
+    """The last line of standard error, or the complaint before a trailer of the runtime."""
+    lines = [line.strip() for line in tail.strip().split("\n")]
+    if not _TRAILER.match(lines[-1]):
+        return lines[-1]
+    complaints = [line for line in lines if _COMPLAINT.match(line)] or lines[-1:]
+    return complaints[0 if lines[-1].startswith("npm") else -1]  # npm tells its cause first
 
 
 def _describe_end(exit_code: int | None) -> str:

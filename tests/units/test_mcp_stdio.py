@@ -304,6 +304,20 @@ async def test_a_command_that_is_missing_is_named(tmp_path: Path) -> None:
             "",
         ),
         (137, "", "The server ended with exit code 137 (SIGKILL).", "nothing to standard error"),
+        (
+            1,
+            r"npm error code E404\nnpm error 404 Not Found - GET x\nnpm error 404\n"
+            r"npm error A complete log of this run can be found in: y\n",
+            "The server ended with exit code 1: npm error 404 Not Found - GET x",
+            "",
+        ),
+        (
+            1,
+            r"Error: again\n  throw err;\n\nError [X]: no key\n    at z\n}\n\nNode.js v20.1.0\n",
+            "The server ended with exit code 1: Error [X]: no key",
+            "",
+        ),
+        (1, r"Node.js v20.1.0\n", "The server ended with exit code 1: Node.js v20.1.0", ""),
     ],
 )
 async def test_what_a_sandbox_says_of_the_command_is_understood(
