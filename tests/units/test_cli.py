@@ -59,6 +59,12 @@ def test_a_command_may_choose_its_exit_status(monkeypatch: pytest.MonkeyPatch) -
         (ConfigError("app.bind: must be host:port."), 1, "app.bind: must be host:port."),
         (OperationalError("no\nroute"), 1, "The database cannot be used: no route"),
         (ZeroDivisionError("x"), 1, "Unexpected ZeroDivisionError: x"),
+        (FileExistsError(17, "File exists", "/d"), 1, "/d cannot be used: File exists."),
+        (
+            UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"),
+            1,
+            "An argument is not text in UTF-8.",
+        ),
         (click.UsageError("No such thing."), 2, "No such thing."),
         (KeyboardInterrupt(), 130, ""),
     ],

@@ -90,6 +90,11 @@ def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, ConfigError):
         return text
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        # What the shell handed over was no UTF-8; no name or value here can be that.
+        return "An argument is not text in UTF-8."
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename} cannot be used: {error.strerror}."
     return _database_sentence(error, text) or f"Unexpected {type(error).__name__}: {text}"
 
 
