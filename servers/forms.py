@@ -31,6 +31,7 @@ from servers.limits import MAX_TOOL_NAME
 from servers.models import Server
 from servers.private import Private
 from servers.status import AUTH_IN_USE
+from umpteenth.core.edits import Difference
 
 # How an empty argument is written, since an empty row means "no argument".
 EMPTY_ARGUMENT = '""'
@@ -253,15 +254,6 @@ def _entries(rows: list[Row]) -> tuple[Entry, ...]:
     return tuple(
         Entry(row.name, None if row.kept and not row.value else row.value, row.kept) for row in rows
     )
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One field of an outdated form: what is stored now, and what was entered."""
-
-    label: str
-    theirs: str
-    yours: str
 
 
 def differences(form: ServerForm, current: Server, stored: Private) -> list[Difference]:

@@ -19,6 +19,7 @@ from jobs.forms.job import JobForm, initial_of, time_zones
 from jobs.models import Job
 from jobs.views import schedules
 from jobs.views.jobs import get_job, job_context, job_url
+from umpteenth.core.edits import Difference
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 LABELS = {
@@ -45,13 +46,13 @@ class Editor:
     attachments: list[AttachmentRow]
     secrets: list[SecretRow]
     errors: dict[str, str] = field(default_factory=dict)
-    # (label, stored by somebody else, typed here) after an outdated edit
-    conflicts: list[tuple[str, str, str]] = field(default_factory=list)
-    conflict: str = ""
+    # After an outdated edit: the sentence that says so, and what differs.
+    outdated: str = ""
+    differences: list[Difference] = field(default_factory=list)
 
     @property
     def is_refused(self) -> bool:
-        return bool(self.form.errors or self.errors or self.conflict)
+        return bool(self.form.errors or self.errors or self.outdated)
 
     def data(self) -> JobData | None:
         """What is to be stored; None where a field or row is wrong already."""
@@ -141,7 +142,7 @@ def _try(editor: Editor, store: Any, data: JobData | None = None) -> Job | None:
 
 def _show_both(editor: Editor, error: services.OutdatedEdit, data: JobData | None) -> None:
     """Keep what was typed, say what is stored, and let a second Save decide."""
-    editor.conflict = str(error)
+    editor.outdated = str(error)
     typed = dict(editor.form.data.items())
     typed["version"] = str(error.current.version)
     editor.form = JobForm(typed)
@@ -151,7 +152,7 @@ def _show_both(editor: Editor, error: services.OutdatedEdit, data: JobData | Non
     for name in JobData.FIELDS:
         theirs, mine = getattr(error.theirs, name), getattr(data, name)
         if _words(theirs) != _words(mine):
-            editor.conflicts.append((LABELS[name], _words(theirs), _words(mine)))
+            editor.differences.append(Difference(LABELS[name], _words(theirs), _words(mine)))
 
 
 def _words(value: Any) -> str:

@@ -10,10 +10,11 @@ from django.views.decorators.http import require_http_methods
 
 from secrets_vault.errors import SecretError
 from servers import checks, services
-from servers.forms import Difference, Row, ServerForm, differences, refresh_kept_rows
+from servers.forms import Row, ServerForm, differences, refresh_kept_rows
 from servers.models import Server
 from servers.private import Private
 from servers.views.common import get_server_to_manage, require_manager
+from umpteenth.core.edits import Difference
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 
