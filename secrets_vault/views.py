@@ -32,7 +32,7 @@ from secrets_vault.services import (
 )
 from umpteenth.accounts.access import administrator_required
 from umpteenth.core.config import ConfigError
-from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+from umpteenth.core.htmx import Request, hx_redirect, render_form, render_page, toast
 
 
 @require_safe
@@ -52,7 +52,7 @@ def create(request: Request) -> HttpResponse:
     form = CreateSecretForm(request.POST or None)
     if request.method == "POST" and (saved := _create(request, form)):
         return _done(request, f"Secret {saved.secret.name} created.", saved)
-    return _form(request, "create", {"form": form})
+    return render_form(request, "secrets_vault/create.html", {"form": form})
 
 
 @sensitive_post_parameters("value")
@@ -69,7 +69,11 @@ def edit(request: Request, pk: UUID) -> HttpResponse:
         else:
             what = "has a new value" if form.cleaned_data["value"] else "saved"
             return _done(request, f"Secret {secret.name} {what}.", saved)
-    return _form(request, "edit", {"form": form, "secret": secret, "readable": is_readable(secret)})
+    return render_form(
+        request,
+        "secrets_vault/edit.html",
+        {"form": form, "secret": secret, "readable": is_readable(secret)},
+    )
 
 
 @administrator_required
@@ -90,7 +94,7 @@ def delete(request: Request, pk: UUID) -> HttpResponse:
         "held": is_held(secret),
         "error": error,
     }
-    return _form(request, "delete", context, bad=bool(error))
+    return render_form(request, "secrets_vault/delete.html", context, refused=bool(error))
 
 
 @require_safe
@@ -139,18 +143,3 @@ def _create(request: Request, form: CreateSecretForm | QuickSecretForm) -> Saved
 def _done(request: Request, words: str, saved: Saved | None = None) -> HttpResponse:
     toast(request, " ".join([words, *(saved.notes if saved else [])]))
     return hx_redirect(request, reverse("secrets:list"))
-
-
-def _form(
-    request: Request, name: str, context: dict[str, Any], *, bad: bool = False
-) -> HttpResponse:
-    """The form as a page, or as a dialog's fragment."""
-    form = context.get("form")
-    status = 422 if bad or (form is not None and form.is_bound) else 200
-    return render_page(
-        request,
-        f"secrets_vault/{name}.html",
-        context,
-        partial=f"secrets_vault/_{name}.html",
-        status=status,
-    )

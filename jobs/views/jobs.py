@@ -19,7 +19,7 @@ from jobs.forms.run import RunNowForm
 from jobs.models import Job, Run
 from jobs.views import schedules
 from jobs.views.runs import run_table
-from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+from umpteenth.core.htmx import Request, hx_redirect, render_form, render_page, toast
 
 RUNS_ON_OVERVIEW = 8
 
@@ -110,10 +110,7 @@ def run_now(request: Request, pk: UUID) -> HttpResponse:
             return hx_redirect(request, reverse("runs:detail", args=[run.pk]))
     unfinished = job.runs.filter(status__in=Run.UNFINISHED).order_by("number").first()
     context = {"job": job, "form": form, "unfinished": unfinished}
-    status = 422 if form.errors else 200
-    return render_page(
-        request, "jobs/run_now.html", context, partial="jobs/_run_now.html", status=status
-    )
+    return render_form(request, "jobs/run_now.html", context)
 
 
 def _start(request: Request, job: Job, form: RunNowForm) -> Run | None:
@@ -178,10 +175,4 @@ def job_delete(request: Request, pk: UUID) -> HttpResponse:
             toast(request, f"{job.name} was deleted.")
             return hx_redirect(request, reverse("jobs:list"))
     context = {"job": job, "error": error, "runs": job.runs.count()}
-    return render_page(
-        request,
-        "jobs/delete.html",
-        context,
-        partial="jobs/_delete.html",
-        status=422 if error else 200,
-    )
+    return render_form(request, "jobs/delete.html", context, refused=bool(error))

@@ -15,7 +15,7 @@ from jobs.models import Job, StateEntry
 from jobs.views.jobs import get_job, job_context
 from jobs.views.json_tree import json_tree, pretty
 from jobs.views.lines import preview
-from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+from umpteenth.core.htmx import Request, hx_redirect, render_form, render_page, toast
 
 
 @require_GET
@@ -53,14 +53,7 @@ def state_entry(request: Request, pk: UUID) -> HttpResponse:
         "form": form,
         "tree": json_tree(entry.value) if entry else None,
     }
-    status = 422 if form.errors else 200
-    return render_page(
-        request,
-        "jobs/state_entry.html",
-        context,
-        partial="jobs/_state_entry.html",
-        status=status,
-    )
+    return render_form(request, "jobs/state_entry.html", context)
 
 
 def _url(name: str, pk: UUID, key: str | None) -> str:
@@ -106,6 +99,4 @@ def state_delete(request: Request, pk: UUID) -> HttpResponse:
         "cancel_url": reverse("jobs:state", args=[pk]),
         "title": f"Delete {entry.key}?",
     }
-    return render_page(
-        request, "jobs/state_delete.html", context, partial="jobs/_state_delete.html"
-    )
+    return render_form(request, "jobs/state_delete.html", context)

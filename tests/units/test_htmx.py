@@ -10,8 +10,9 @@ from django.test import RequestFactory
 from django_htmx.middleware import HtmxDetails
 
 from tests.units.conftest import ClientFor
+from umpteenth.accounts.forms import RoleForm
 from umpteenth.accounts.models import User
-from umpteenth.core.htmx import hx_redirect, render_page, toast, wants_fragment
+from umpteenth.core.htmx import hx_redirect, render_form, render_page, toast, wants_fragment
 
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +50,24 @@ def test_htmx_gets_the_page_where_it_shows_a_page(
 
 def test_a_page_without_fragment_is_whole_for_htmx_too(rf: RequestFactory, bob: User) -> None:
     assert b"<html" in render_page(_request(rf, bob, **{"HX-Request": "true"}), *PAGE).content
+
+
+@pytest.mark.parametrize(
+    ("form", "refused", "status"),
+    [(RoleForm(), False, 200), (RoleForm(), True, 422), (RoleForm({}), False, 422)],
+    ids=["shown", "refused", "sent"],
+)
+def test_a_form_comes_as_page_or_fragment_and_says_whether_it_was_refused(
+    rf: RequestFactory, bob: User, form: RoleForm, refused: bool, status: int
+) -> None:
+    template, context = "accounts/person_role.html", {"form": form, "person": bob}
+    whole = render_form(_request(rf, bob), template, context, refused=refused)
+    fragment = _request(rf, bob, **{"HX-Request": "true"})
+    part = render_form(fragment, template, context, refused=refused)
+    assert (whole.status_code, part.status_code) == (status, status)
+    assert b"<html" in whole.content
+    assert b"<html" not in part.content
+    assert b"<form" in part.content
 
 
 def test_toasts_go_along_with_a_fragment_and_are_shown_once(rf: RequestFactory, bob: User) -> None:

@@ -59,6 +59,26 @@ def render_page(
     return response
 
 
+def render_form(
+    request: HttpRequest, template: str, context: dict[str, Any], *, refused: bool = False
+) -> HttpResponse:
+    """A form as a page, or as the fragment of a dialog: `room/_name.html` beside `room/name.html`.
+
+    Status 422 where it is `refused`, or where `context["form"]` was sent: what could be accepted
+    has been answered otherwise.
+    """
+    room, _, name = template.rpartition("/")
+    form = context.get("form")
+    sent = form is not None and form.is_bound
+    return render_page(
+        request,
+        template,
+        context,
+        partial=f"{room}/_{name}",
+        status=422 if refused or sent else 200,
+    )
+
+
 def toast(
     request: HttpRequest, text: str, level: Level = "success", undo_url: str | None = None
 ) -> None:

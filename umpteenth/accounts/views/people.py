@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from django.db.models.functions import Lower
@@ -23,7 +22,7 @@ from umpteenth.accounts.services import (
     set_password,
     set_role,
 )
-from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+from umpteenth.core.htmx import Request, hx_redirect, render_form, render_page, toast
 
 
 @require_safe
@@ -51,7 +50,7 @@ def add(request: Request) -> HttpResponse:
             form.add_error("name", str(error))
         else:
             return _done(request, f"{user.username} can sign in now.")
-    return _form(request, "person_add", {"form": form})
+    return render_form(request, "accounts/person_add.html", {"form": form})
 
 
 @administrator_required
@@ -68,7 +67,7 @@ def role(request: Request, pk: UUID) -> HttpResponse:
             words = person.get_role_display().lower()
             article = "an" if words.startswith("a") else "a"
             return _done(request, f"{person.username} is {article} {words} now.")
-    return _form(request, "person_role", {"form": form, "person": person})
+    return render_form(request, "accounts/person_role.html", {"form": form, "person": person})
 
 
 @sensitive_post_parameters("password")
@@ -80,7 +79,7 @@ def one_time_password(request: Request, pk: UUID) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         set_password(person, form.cleaned_data["password"], temporary=True, actor=request.user)
         return _done(request, f"{person.username} signs in with the new password from now on.")
-    return _form(request, "person_password", {"form": form, "person": person})
+    return render_form(request, "accounts/person_password.html", {"form": form, "person": person})
 
 
 @administrator_required
@@ -95,7 +94,12 @@ def deactivate(request: Request, pk: UUID) -> HttpResponse:
             error = str(refused)
         else:
             return _done(request, f"{person.username} has been deactivated.")
-    return _form(request, "person_deactivate", {"person": person, "error": error}, bad=bool(error))
+    return render_form(
+        request,
+        "accounts/person_deactivate.html",
+        {"person": person, "error": error},
+        refused=bool(error),
+    )
 
 
 @administrator_required
@@ -109,18 +113,3 @@ def activate(request: Request, pk: UUID) -> HttpResponse:
 def _done(request: Request, words: str) -> HttpResponse:
     toast(request, words)
     return hx_redirect(request, reverse("accounts:people"))
-
-
-def _form(
-    request: Request, name: str, context: dict[str, Any], *, bad: bool = False
-) -> HttpResponse:
-    """The form as a page, or as a dialog's fragment."""
-    form = context.get("form")
-    status = 422 if bad or (form is not None and form.is_bound) else 200
-    return render_page(
-        request,
-        f"accounts/{name}.html",
-        context,
-        partial=f"accounts/_{name}.html",
-        status=status,
-    )
