@@ -122,6 +122,7 @@ def test_a_bad_variable_is_named_in_one_sentence(
         ("data_dir: {}", "'data_dir' names no section"),
         ("app: 8080", "section 'app' must be a mapping of options"),
         ("- app", "must be a mapping of sections"),
+        ("sandbox: {readonly_paths: /srv}", "sandbox.readonly_paths: must be a list"),
         ("app: {bind: [", "cannot be read"),
         ("database: {url: '\x00'}", "cannot be read"),
     ],
@@ -140,6 +141,12 @@ def test_an_empty_file_and_an_empty_section_are_fine(tmp_path: Path) -> None:
 def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load(tmp_path, CONFIG=str(tmp_path / "other.yml"))
+
+
+def test_a_file_behind_a_broken_link_is_missed_aloud(tmp_path: Path) -> None:
+    (tmp_path / "config.yml").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load(tmp_path)
 
 
 def test_a_value_and_a_file_for_it_at_once_are_refused(tmp_path: Path) -> None:

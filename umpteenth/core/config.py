@@ -201,7 +201,7 @@ def _find_file(environ: Mapping[str, str], data_dir: Path) -> Path | None:
     if named:
         return Path(named)
     places = (data_dir / "config.yml", PROJECT_ROOT / "config.yml")
-    return next((path for path in places if path.exists()), None)
+    return next((path for path in places if path.exists() or path.is_symlink()), None)
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, Any, str]]:
@@ -245,6 +245,8 @@ def _one_sentence(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
     if first["type"] == "extra_forbidden":
         return f"{where} is no option of Umpteenth; see config.example.yml."
+    if first["type"] == "tuple_type":  # the library's word for a list
+        return f"{where}: must be a list such as [one, two]."
     reason = first["msg"].removeprefix("Value error, ")
     return f"{where}: {reason[0].lower()}{reason[1:]}."
 
