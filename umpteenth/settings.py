@@ -215,13 +215,16 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "filters": {"mask": {"()": "umpteenth.core.logs.MaskingFilter"}},
+    "filters": {
+        "mask": {"()": "umpteenth.core.logs.MaskingFilter"},
+        "brief": {"()": "umpteenth.core.logs.BriefFilter"},
+    },
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {
         "console": {
             "class": "logging.StreamHandler",
             "formatter": "plain",
-            "filters": ["mask"],
+            "filters": ["brief", "mask"],
         }
     },
     "root": {"handlers": ["console"], "level": OPTIONS.app.log_level},

@@ -20,3 +20,13 @@ class MaskingFilter(logging.Filter):
         if record.exc_text:
             record.exc_text = masker.mask(record.exc_text)
         return True
+
+
+class BriefFilter(logging.Filter):
+    """Keeps one line of a refused request (a wrong Host, too many fields): its traceback shows
+    Django's own code, and anybody could fill the log with it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.startswith("django.security."):
+            record.exc_info = record.exc_text = None
+        return True
