@@ -137,10 +137,11 @@
   const followButton = $("#follow");
   let isLive = Boolean(timeline.dataset.stream);
   let following = isLive && !new URL(location.href).searchParams.has("event");
+  const height = () => document.documentElement.scrollHeight;
   let lastTop = scrollY;
-  let adjusting = false;
+  let lastHeight = height();
 
-  const atEnd = () => innerHeight + scrollY >= document.documentElement.scrollHeight - 48;
+  const atEnd = () => innerHeight + scrollY >= height() - 48;
 
   function follow(yes) {
     following = yes && isLive;
@@ -149,16 +150,21 @@
   }
 
   function toEnd() {
-    adjusting = true;
-    scrollTo({ top: document.documentElement.scrollHeight, behavior: "instant" });
-    requestAnimationFrame(() => { lastTop = scrollY; adjusting = false; });
+    scrollTo({ top: height(), behavior: "instant" });
+    noteScroll();
+  }
+
+  function noteScroll() {
+    lastTop = scrollY;
+    lastHeight = height();
   }
 
   addEventListener("scroll", () => {
-    if (adjusting || !isLive) { lastTop = scrollY; return; }
-    if (scrollY < lastTop - 2 && !atEnd()) follow(false);
-    else if (atEnd()) { following = true; followButton.hidden = true; }
-    lastTop = scrollY;
+    // A page that shrank moves up by itself, otherwise the reader did. The first few pixels
+    // count: the next line would take the reader back to the end.
+    if (isLive && scrollY < lastTop - 2 && height() >= lastHeight) follow(false);
+    else if (isLive && scrollY > lastTop && atEnd()) { following = true; followButton.hidden = true; }
+    noteScroll();
   }, { passive: true });
   followButton.addEventListener("click", () => follow(true));
 
