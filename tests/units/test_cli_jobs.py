@@ -121,12 +121,17 @@ class TestListShowRemove:
 
     def test_one_is_removed(self) -> None:
         make_job()
-        assert ump("remove", "digest").stdout == "Job digest removed.\n"
+        assert ump("remove", "digest", "--yes").stdout == "Job digest removed.\n"
         assert not Job.objects.exists()
+
+    def test_without_a_terminal_nothing_is_removed_unasked(self) -> None:
+        make_job()
+        assert "--yes" in ump("remove", "digest").stderr
+        assert Job.objects.exists()
 
     def test_a_job_that_runs_is_not_removed(self) -> None:
         old_run(make_job(), Run.Status.RUNNING)
-        result = ump("remove", "digest")
+        result = ump("remove", "digest", "--yes")
         assert (result.exit_code, result.stderr) == (
             1,
             "Run #900 of this job is in progress; cancel it first.\n",
@@ -135,10 +140,19 @@ class TestListShowRemove:
     @pytest.mark.parametrize("verb", ["show", "remove", "run"])
     def test_an_unknown_name_fails(self, verb: str) -> None:
         result = ump(verb, "nope")
-        assert (result.exit_code, result.stderr) == (1, "There is no job named nope.\n")
+        assert (result.exit_code, result.stderr) == (
+            1,
+            "There is no job named nope. See: umpteenth job list\n",
+        )
 
 
 class TestRun:
+    def test_it_says_that_a_run_waits_while_no_worker_lives(self) -> None:
+        make_job()
+        assert "--wait runs it here" in ump("run", "digest").stderr
+        presence.report(timezone.now(), slots=1, problem="")
+        assert "--wait" not in ump("run", "digest").stderr
+
     def test_it_queues_a_run_and_says_which(self) -> None:
         make_job()
         shown = as_json(ump("run", "digest", "--json", "--input", '{"a": 1}', "--disable-mcp"))

@@ -85,7 +85,10 @@ def test_runs_are_listed_newest_first_and_by_job() -> None:
     ]
     assert len(json.loads(ump("list", "--json", "--limit", "1").stdout)) == 1
     assert len(ump("list").stdout.splitlines()) == 3
-    assert ump("list", "--job", "nope").stderr == "There is no job named nope.\n"
+    assert (
+        ump("list", "--job", "nope").stderr
+        == "There is no job named nope. See: umpteenth job list\n"
+    )
 
 
 class TestCancel:

@@ -89,12 +89,17 @@ def show(name: str, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-def remove(name: str) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(name: str, yes: bool) -> None:
     """Delete a job with its runs."""
     bootstrap.setup()
     from jobs import services
 
     job = find_job(name)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"Say --yes to delete {name} without being asked.")
+        click.confirm(f"Delete {name} with its runs, artifacts and state?", abort=True)
     try:
         services.delete_job(job, actor=None)
     except services.JobBusy as error:
@@ -131,7 +136,7 @@ def find_job(name: str) -> Job:
 
     job = Job.objects.filter(name=name).first()
     if job is None:
-        fail(f"There is no job named {name}.")
+        fail(f"There is no job named {name}. See: umpteenth job list")
     return job
 
 
@@ -140,7 +145,9 @@ def start_and_report(start: Callable[[], Run], *, wait: bool, as_json: bool) -> 
 
     After `wait` the command ends with 1 unless the run succeeded.
     """
-    from jobs import lifecycle, triggers
+    from django.utils import timezone
+
+    from jobs import lifecycle, presence, triggers
     from umpteenth.cli.following import follow
 
     # Without a running server nobody else ends what an earlier command left behind.
@@ -152,6 +159,8 @@ def start_and_report(start: Callable[[], Run], *, wait: bool, as_json: bool) -> 
     if wait:
         run = follow(run.pk, quiet=as_json)
     _report(run, as_json=as_json)
+    if not run.is_finished and presence.no_worker_since(timezone.now()):
+        click.echo("It waits for `umpteenth up` or a worker; --wait runs it here.", err=True)
     if wait and run.status != run.Status.SUCCEEDED:
         sys.exit(1)
 

@@ -120,5 +120,5 @@ def find_run(run_id: str) -> Run:
     except ValueError:
         run = None
     if run is None:
-        fail(f"There is no run {run_id[:100]}.")
+        fail(f"There is no run {run_id[:80]}. See: umpteenth run list")
     return run
