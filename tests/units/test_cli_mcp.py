@@ -226,6 +226,7 @@ def test_a_call_that_the_tool_refuses_exits_with_1() -> None:
     plain = run("call", "fake", "fail", "{}")
     assert plain.exit_code == 1
     assert plain.stderr.strip()
+    assert plain.stdout == ""  # the words of the tool are said once
     document = run("call", "fake", "fail", "{}", "--json")
     assert document.exit_code == 1
     assert json.loads(document.stdout)["ok"] is False

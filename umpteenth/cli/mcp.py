@@ -156,6 +156,8 @@ def call(name: str, tool: str, arguments: str, timeout: float | None, as_json: b
     result = _call(_get(name), tool, values, timeout)
     if as_json:
         emit_json(result)
+    elif result["text"] and result["text"] == result["error"]:
+        pass  # said once, below
     elif result["text"]:
         click.echo(result["text"])
     elif result["structured"] is not None:
