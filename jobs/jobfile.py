@@ -61,7 +61,7 @@ def parse_job_file(text: str) -> JobData:
     except JobFileError:
         raise
     except Exception:  # the loader's own for a tag whose value does not fit, such as `!!bool x`
-        raise JobFileError("The job file is no YAML that can be read.") from None
+        raise JobFileError("The job file is not YAML that can be read.") from None
     if not isinstance(content, dict):
         raise JobFileError("A job file is a mapping with the keys name and script.")
     for key in content:
@@ -172,6 +172,6 @@ def _has_alias(text: str) -> bool:
 
 def _yaml_sentence(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    where = f" in line {mark.line + 1}" if mark is not None else ""
+    where = f" (line {mark.line + 1})" if mark is not None else ""
     problem = getattr(error, "problem", None) or "it cannot be read"
-    return f"The job file is no YAML{where}: {problem}."
+    return f"The job file is not YAML{where}: {problem}."
