@@ -272,6 +272,8 @@ class Execution:
         await asyncio.gather(*pumps, return_exceptions=True)
         ms = (time.monotonic() - started) * 1000
         self.recorder.record("script.exit", {"code": code, "timed_out": timed_out}, ms=ms)
+        if code is not None and process.fault:
+            return Outcome(Status.FAILED, f"interrupted: {process.fault}")
         return self._outcome(code, timed_out, plan, handler)
 
     async def _wait_for_end(

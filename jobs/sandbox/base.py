@@ -81,7 +81,12 @@ class SandboxProcess:
     async def wait(self) -> int:
         """The exit code: the command's own, 128 + n where signal n ended it, 127 where the
         command does not exist. Returns when no process of the sandbox is left."""
-        return await asyncio.shield(self._control.exit)
+        return (await asyncio.shield(self._control.exit)).code
+
+    @property
+    def fault(self) -> str:
+        """What went wrong with the sandbox itself rather than with its command; usually empty."""
+        return self._control.exit.result().fault if self._control.exit.done() else ""
 
     async def kill(self) -> None:
         """End every process of the sandbox, wait until they are gone, close the pipes.
@@ -101,11 +106,19 @@ class SandboxProcess:
             self._control.close()
 
 
+@dataclass(frozen=True)
+class Exit:
+    """How a sandbox ended. `fault`: the adapter's words where the command did not do it."""
+
+    code: int
+    fault: str = ""
+
+
 class ProcessControl(Protocol):
     """How an adapter ends what it started. `exit` belongs to the loop that started it."""
 
     @property
-    def exit(self) -> asyncio.Future[int]: ...
+    def exit(self) -> asyncio.Future[Exit]: ...
 
     def kill(self) -> None: ...
 

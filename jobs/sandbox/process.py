@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jobs.sandbox.base import SandboxError, SandboxProcess
+from jobs.sandbox.base import Exit, SandboxError, SandboxProcess
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, Limits
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 class _Control:
     """Ends one process of a launcher and closes our ends of its pipes."""
 
-    exit: asyncio.Future[int]
+    exit: asyncio.Future[Exit]
     end: Callable[[], None]
     stdin: asyncio.WriteTransport
     outputs: list[tuple[asyncio.StreamReader, asyncio.ReadTransport]]
@@ -75,7 +75,7 @@ async def start_process(
             reader, transport = await _reader(pipe.take_read_end(), limit, loop)
             undo.callback(transport.close)
             outputs.append((reader, transport))
-        exited: asyncio.Future[int] = loop.create_future()
+        exited: asyncio.Future[Exit] = loop.create_future()
         theirs = [into.read_end, out.write_end, errors.write_end]
         try:
             name = launcher.start(argv, [*theirs, *extra], _reporter(loop, exited), limits)
@@ -117,7 +117,7 @@ class _Pipe:
 
 
 def _reporter(
-    loop: asyncio.AbstractEventLoop, exited: asyncio.Future[int]
+    loop: asyncio.AbstractEventLoop, exited: asyncio.Future[Exit]
 ) -> Callable[[int, str], None]:
     def report(code: int, error: str) -> None:
         if error:
@@ -125,7 +125,7 @@ def _reporter(
 
         def resolve() -> None:
             if not exited.done():
-                exited.set_result(code)
+                exited.set_result(Exit(code, error))
 
         # The loop may have been closed by then; nobody waits any more.
         with contextlib.suppress(RuntimeError):

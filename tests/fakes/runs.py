@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs import timeline, triggers
 from jobs.models import Job, Run, RunEvent
-from jobs.sandbox.base import SandboxProcess, SandboxSpec
+from jobs.sandbox.base import Exit, SandboxProcess, SandboxSpec
 from servers.mcp.types import CallResult, ConnectionSettings, ServerError, Tool, ToolList
 from umpteenth.core.masking import Masker
 
@@ -132,7 +132,7 @@ def unavailable(message: str = "Connection refused") -> ServerError:
 @dataclass
 class _Control:
     process: asyncio.subprocess.Process
-    exit: asyncio.Future[int]
+    exit: asyncio.Future[Exit]
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -140,6 +140,10 @@ class _Control:
 
     def close(self) -> None:
         return
+
+
+async def _exit_of(process: asyncio.subprocess.Process) -> Exit:
+    return Exit(await process.wait())
 
 
 async def start_plainly(
@@ -162,5 +166,5 @@ async def start_plainly(
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    exited: asyncio.Future[int] = asyncio.ensure_future(process.wait())
+    exited = asyncio.ensure_future(_exit_of(process))
     return SandboxProcess(process.stdin, process.stdout, process.stderr, _Control(process, exited))
