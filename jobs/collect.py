@@ -86,7 +86,8 @@ def _files(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[Pat
                 yield from _files(Path(entry.path), f"{name}/", depth + 1)
             else:
                 yield Path(entry.path), f"{name}/"
-        elif entry.is_file(follow_symlinks=False):
+        else:
+            # Links, sockets and devices too: what is not kept is missed aloud.
             yield Path(entry.path), name
 
 
@@ -136,5 +137,5 @@ def _refusal(name: str) -> str:
     return (
         f"The file {name[:200]!r} in /ump/outputs was not kept: a run keeps {MAX_FILES} files "
         f"and {limit} MiB together, with names of {MAX_NAME} characters, {MAX_DEPTH} directories "
-        "deep."
+        "deep; links and other special files are left out."
     )

@@ -127,6 +127,15 @@ class TestOutcome:
         run = execute(make_job())
         assert run.error == "The sandbox could not be started: no space"
 
+    def test_a_sandbox_that_broke_is_not_the_scripts_failure(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """H04: the launcher was killed, for want of memory perhaps."""
+        fault = "the sandbox launcher ended"
+        monkeypatch.setattr(sandbox.SandboxProcess, "fault", fault)
+        run = execute(make_job(script="exit 137\n"))
+        assert (run.status, run.error) == ("failed", f"interrupted: {fault}")
+
     def test_what_nobody_foresaw_still_ends_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def burst(*_args: Any, **_options: Any) -> None:
             raise ZeroDivisionError("by zero")
@@ -212,6 +221,10 @@ class TestScript:
         run = execute(make_job(script=script))
         assert run.status == "succeeded"
         assert not Artifact.objects.exists()
+        said = [payload["message"] for payload in payloads_of(run, "error")]
+        assert [message.split(" in ")[0] for message in said] == [
+            f"The file '{name}'" for name in "dfp"
+        ]
 
     def test_outputs_above_the_limit_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert collect.MAX_TOTAL == 50 * 1024 * 1024
