@@ -120,3 +120,11 @@ def wait_until_gone(marker: str, seconds: float = 5.0) -> list[str]:
     while (left := processes_with(marker)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
+
+
+def wait_until_there(marker: str, seconds: float = 5.0) -> list[str]:
+    """What has been started within at most that time."""
+    deadline = time.monotonic() + seconds
+    while not (found := processes_with(marker)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found

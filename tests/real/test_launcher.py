@@ -17,7 +17,13 @@ from uuid import uuid4
 import pytest
 
 from jobs.sandbox.launcher_client import KILLED, LAUNCHER, LauncherClient
-from tests.real.sandboxes import User, processes_with, user_who, wait_until_gone
+from tests.real.sandboxes import (
+    User,
+    processes_with,
+    user_who,
+    wait_until_gone,
+    wait_until_there,
+)
 
 pytestmark = pytest.mark.real
 
@@ -116,7 +122,7 @@ def test_a_kill_ends_one_sandbox_and_no_other(
     client.kill(first)
     client.kill("unknown")
     assert exits.next() == (KILLED, "")
-    assert processes_with(f"{marker}1") != []
+    assert wait_until_there(f"{marker}1") != []
     client.kill(second)
     assert others.next() == (KILLED, "")
 

@@ -20,6 +20,12 @@ from umpteenth.core.ids import new_id
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(autouse=True)
+def _nothing_left_before() -> None:
+    """Other tests share the data directory; without rows everything in it is left over."""
+    remove_leftovers()
+
+
 @pytest.fixture
 def runs() -> Iterator[Path]:
     path = get_options().data_dir / "runs"
