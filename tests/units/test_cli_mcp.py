@@ -96,6 +96,10 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
 
 
+def test_a_command_without_two_dashes_before_it_is_told_of_them() -> None:
+    assert "after --." in run("add", "a", "npx", "-y", "some-package").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -26,7 +26,19 @@ def command() -> None:
     """MCP servers: add, test, call."""
 
 
-@command.command(context_settings={"ignore_unknown_options": False})
+class _Add(click.Command):
+    """Tells who left out the `--` before the server's own command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        bare = "--" not in args
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = " Write the server's own command after --." if bare else ""
+            raise click.UsageError(error.format_message() + hint, ctx) from None
+
+
+@command.command(cls=_Add)
 @click.argument("name")
 @click.option("--url", help="Address of an HTTP server.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="With --url.")
