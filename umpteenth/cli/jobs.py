@@ -37,7 +37,9 @@ def create(file: str, replace: bool, as_json: bool) -> None:
 
     try:
         data = parse_job_file(_read(file))
-        current = Job.objects.filter(name=tidy(data).name).first() if replace else None
+        current = Job.objects.filter(name=tidy(data).name).first()
+        if current is not None and not replace:
+            fail(f"name: A job named {current.name} exists already; --replace changes it.")
         if current is None:
             job, done = services.create_job(actor=None, data=data), "created"
         else:
