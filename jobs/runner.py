@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from jobs.lifecycle import Outcome, Status
 from jobs.plan import Plan, PlanError, make_plan, remember
 from jobs.sandbox import base as sandbox
 from jobs.sandbox.runtime import socket_path
-from jobs.streams import Budget, OutputStream
+from jobs.streams import Budget, OutputStream, catch_up
 from jobs.timeline import LostClaim, Recorder
 from jobs.toolbox import CallMeter, Toolbox
 from jobs.workplace import Workplace, command
@@ -239,29 +239,36 @@ class Execution:
         owner = sandbox.USER_IDS["agent"]
         token = new_token()
         self.recorder.add_secrets({"UMP_TOKEN": token})
-        async with Broker(handler, token, socket_path(), owner=owner) as broker:
+        budget = Budget()
+        streams = [
+            OutputStream(name, self.recorder, budget, self._wait_for_room)
+            for name in ("stdout", "stderr")
+        ]
+        before = partial(catch_up, streams)
+        async with Broker(handler, token, socket_path(), owner=owner, before=before) as broker:
             env = {**plan.env, **broker.environment()}
             spec = place.spec(network=plan.network, env=env, socket=broker.socket_path)
             process = await sandbox.start(command(plan.script), spec, limit=READ_AHEAD)
             try:
                 if not await self.database(partial(lifecycle.begin, self.run_id, self.token)):
                     self._lose()
-                return await self._follow(process, plan, handler)
+                return await self._follow(process, streams, plan, handler)
             finally:
                 await process.kill()
 
     async def _follow(
-        self, process: sandbox.SandboxProcess, plan: Plan, handler: RunHandler
+        self,
+        process: sandbox.SandboxProcess,
+        streams: Sequence[OutputStream],
+        plan: Plan,
+        handler: RunHandler,
     ) -> Outcome:
         process.stdin.close()
         started = time.monotonic()
-        budget = Budget()
-        streams = [("stdout", process.stdout), ("stderr", process.stderr)]
+        readers = (process.stdout, process.stderr)
         pumps = [
-            asyncio.create_task(
-                OutputStream(name, self.recorder, budget, self._wait_for_room).follow(reader)
-            )
-            for name, reader in streams
+            asyncio.create_task(stream.follow(reader))
+            for stream, reader in zip(streams, readers, strict=True)
         ]
         timed_out, code = await self._wait_for_end(process, plan.deadline)
         if code is None:

@@ -7,7 +7,7 @@ import codecs
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from umpteenth.core.text import clean
@@ -20,6 +20,8 @@ PAUSE = 0.2  # seconds that text may wait for more
 HEAD = 8 * 1024 * 1024  # bytes of a run's output that are recorded as they come
 TAIL = 64 * 1024  # characters kept of what follows
 _CHUNK = 64 * 1024
+# Rounds of the event loop in which what lies in a pipe is read, handed over and decoded.
+_ROUNDS = 8
 # A line end or terminal sequence that has begun: it is cleaned whole or not at all.
 _BEGUN = re.compile(
     r"(?:\r|(?:\x1b\[|\x9b)[0-?]{0,256}[ -/]{0,256}|\x1b[ -/]{0,256}"
@@ -72,7 +74,7 @@ class OutputStream:
                 reading = reading or asyncio.ensure_future(reader.read(_CHUNK))
                 await asyncio.wait({reading}, timeout=self._patience())
                 if self._patience() == 0:
-                    self._flush()
+                    self.flush()
                 if not reading.done():
                     continue
                 chunk, reading = reading.result(), None
@@ -84,6 +86,13 @@ class OutputStream:
             if reading is not None:
                 reading.cancel()
             self._end()
+
+    def flush(self) -> None:
+        """Record what has been read, without waiting for more."""
+        if self._pending:
+            piece, self._pending = self._pending, ""
+            for part in _pieces(piece):
+                self._write(part)
 
     def _patience(self) -> float | None:
         """Seconds until the oldest text that waits must be written; None while none waits."""
@@ -106,12 +115,6 @@ class OutputStream:
             piece, self._pending = _split(self._pending)
             self._write(piece)
 
-    def _flush(self) -> None:
-        if self._pending:
-            piece, self._pending = self._pending, ""
-            for part in _pieces(piece):
-                self._write(part)
-
     def _write(self, text: str) -> None:
         size = len(text.encode())
         if not self._left_out and self._budget.take(size):
@@ -127,7 +130,7 @@ class OutputStream:
         self._feed(self._decoder.decode(b"", final=True))
         self._add(self._mask.close())
         self._pending += clean(self._unsettled)
-        self._flush()
+        self.flush()
         kept = "".join(self._tail)
         left_out = self._left_out - len(kept.encode())
         if left_out > 0:
@@ -138,6 +141,14 @@ class OutputStream:
 
     def _emit(self, text: str) -> None:
         self._recorder.record("output", {"stream": self._name, "text": text}, masked=True)
+
+
+async def catch_up(streams: Iterable[OutputStream]) -> None:
+    """Record what the script wrote before it came here, so that the timeline keeps its order."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)
+    for stream in streams:
+        stream.flush()
 
 
 def _split(text: str) -> tuple[str, str]:

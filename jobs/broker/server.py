@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import secrets
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,7 +49,8 @@ class Broker:
     """Serves one run until `close`. Use as an asynchronous context manager.
 
     `socket_path` should lie in a private directory (`jobs.sandbox.runtime`); `owner` is the
-    user id that the sandbox connects with, where it differs from this process's.
+    user id that the sandbox connects with, where it differs from this process's; `before` is
+    awaited before each command.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Broker:
         socket_path: Path,
         *,
         owner: int | None = None,
+        before: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         if len(os.fsencode(socket_path)) > MAX_SOCKET_PATH:
             raise ValueError(f"{socket_path} is too long for a Unix socket.")
@@ -65,6 +68,7 @@ class Broker:
         self._token = token.encode()
         self._commands = Commands(handler)
         self._owner = owner
+        self._before = before
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -159,6 +163,8 @@ class Broker:
             return _refusal("the request is not a JSON line", USAGE)
         if not isinstance(request, dict) or not self._allows(request.get("token")):
             return _refusal("the token is not this run's", USAGE)
+        if self._before is not None:
+            await self._before()
         try:
             result = await self._commands.run(request.get("command"), request.get("args"))
         except BrokerError as error:

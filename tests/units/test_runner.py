@@ -203,6 +203,11 @@ class TestScript:
         Job.objects.update(script=script)
         assert output_of(execute(job)) == said
 
+    def test_what_was_printed_before_a_call_stands_before_it(self) -> None:
+        script = UMP + "for i in 1 2 3; do echo $i; ump step $i; done\n"
+        told = kinds(execute(make_job(script=script)))
+        assert [kind for kind in told if kind in ("output", "step")] == ["output", "step"] * 3
+
     def test_ten_megabytes_of_output_do_no_harm(self) -> None:
         run = execute(make_job(script="head -c 10000000 /dev/zero | tr '\\0' x; exit 3\n"))
         assert run.error == "the script ended with exit code 3"
