@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -72,18 +73,32 @@ def _tool_result(payload: dict[str, Any]) -> str:
     return f"{payload.get('server')} {payload.get('tool')}: {outcome}{text}"
 
 
+def _ump(payload: dict[str, Any]) -> str:
+    """A call of `ump` other than those to tools, about as the script wrote it."""
+    about = {"command": "", **payload}
+    words = str(about.pop("command")).split("_")
+    ok, error = about.pop("ok", True), about.pop("error", "")
+    words += [value if isinstance(value, str) else _json(value) for value in about.values()]
+    return " ".join(words) + ("" if ok else f": failed: {error}")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
 _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "run.status": lambda p: p.get("status", "") + (f": {p['error']}" if p.get("error") else ""),
     "server.connected": lambda p: f"{p.get('server')}: {p.get('tools')} tools",
     "server.unavailable": lambda p: f"{p.get('message')}: {p.get('reason')}",
     "server.skipped": lambda p: f"{p.get('server')}: {p.get('reason')}",
-    "tool.call": lambda p: f"{p.get('server')} {p.get('tool')} {p.get('arguments')}",
+    "tool.call": lambda p: f"{p.get('server')} {p.get('tool')} {_json(p.get('arguments'))}",
     "tool.result": _tool_result,
+    "broker.call": _ump,
     "output": lambda p: str(p.get("text", "")),
     "script.exit": lambda p: (
         "time limit reached" if p.get("timed_out") else f"exit {p.get('code')}"
     ),
-    "outputs.set": lambda p: f"{p.get('name')} = {p.get('value')}",
+    "outputs.set": lambda p: f"{p.get('name')} = {_json(p.get('value'))}",
     "artifact": lambda p: f"{p.get('name')} ({p.get('size'):,} bytes)",
 }
 
