@@ -86,6 +86,9 @@ class TestCreate:
         path.write_bytes(b"\xff\xfe\x00")
         assert "not text in UTF-8" in ump("create", str(path)).stderr
 
+    def test_an_endless_file_is_too_large(self) -> None:
+        assert ump("create", "/dev/zero").stderr == "The job file is larger than 2 MiB.\n"
+
     def test_a_missing_file_is_wrong_usage(self) -> None:
         assert ump("create", "/nowhere.yml").exit_code == 2
 

@@ -186,10 +186,12 @@ def _emit_job(job: Job) -> None:
 
 
 def _read(file: str) -> str:
+    from jobs.jobfile import MAX_BYTES
+
     try:
-        if file == "-":
-            return sys.stdin.read()
-        return Path(file).read_text(encoding="utf-8")
+        # A byte more than may be parsed, so that an endless file is refused like a large one.
+        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
+            return source.read(MAX_BYTES + 1).decode("utf-8")
     except UnicodeDecodeError:
         fail(f"{file} is not text in UTF-8.")
     except OSError as error:
