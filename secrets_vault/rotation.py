@@ -34,6 +34,7 @@ from secrets_vault.encryption import (
     unregistered_models,
 )
 from secrets_vault.errors import RotationRefused
+from umpteenth.accounts.services import record_audit
 
 # Longer than any process waits for the database (settings: 20 s) before it gives a write up.
 SETTLE_SECONDS = 30.0
@@ -99,12 +100,27 @@ def _rotate_file(progress: Progress, settle_seconds: float) -> Rotation:
     # First the record: a key that is gone from the file but not retired would stop a start.
     retire_keys(rotation.retired)
     keyring.replace_ring_file(ring.without(rotation.retired))
+    _audit("rotate", rotation.active_id, retired=rotation.retired)
     return rotation
 
 
 def forget_key(key_id: str) -> bool:
     """Let the site start without a key that is lost; False where nothing asks for it."""
-    return retire_keys([key_id]) > 0
+    forgotten = retire_keys([key_id]) > 0
+    if forgotten:
+        _audit("forget", key_id)
+    return forgotten
+
+
+def _audit(verb: str, key_id: str, **details: object) -> None:
+    record_audit(
+        actor=None,
+        action=f"key.{verb}",
+        kind="key",
+        object_id=key_id,
+        object_name=key_id,
+        details=details,
+    )
 
 
 def _rotate_given(progress: Progress, output: Path | None) -> Rotation:
@@ -125,6 +141,7 @@ def _rotate_given(progress: Progress, output: Path | None) -> Rotation:
         return rotation
     record_key(ring, ring.active_id)
     _reencrypt(ring, rotation, progress)
+    _audit("rotate", rotation.active_id)
     unused = _unused(ring)
     if output is not None and unused:
         _write_output(output, ring.without(unused))

@@ -29,6 +29,7 @@ from secrets_vault.services import (
     update_secret,
 )
 from tests.fakes.vault import ring_with, use_ring_in
+from umpteenth.accounts.models import AuditEntry
 
 pytestmark = pytest.mark.django_db
 
@@ -79,6 +80,15 @@ def test_everything_is_under_a_new_key_and_the_old_one_is_gone(
     assert waits == [rotation.SETTLE_SECONDS]
     assert said[0] == f"Key {done.active_id} is in use now."
     assert "5 secrets encrypted again." in said
+
+
+def test_the_audit_log_says_that_keys_were_rotated(ring_file: Path) -> None:
+    before = ids_in(ring_file)
+    done = rotate_keys()
+    entry = AuditEntry.objects.get(action="key.rotate")
+    assert (entry.object_name, entry.details) == (done.active_id, {"retired": list(before)})
+    assert rotation.forget_key(done.active_id)
+    assert AuditEntry.objects.get(action="key.forget").object_id == done.active_id
 
 
 def test_the_wait_outlasts_every_write_that_has_begun() -> None:

@@ -87,6 +87,8 @@ AUDIT_WORDS = {
     "delete": "deleted",
     "enable": "enabled",
     "disable": "disabled",
+    "rotate": "rotated to",
+    "forget": "forgot",
     "pause": "paused",
     "resume": "resumed",
     "state": "changed the state of",
