@@ -17,6 +17,7 @@ from django.utils import timezone
 from jobs import presence, runner, triggers
 from jobs.models import Attachment, Job, Run
 from jobs.sandbox import base as sandbox
+from servers.models import Server, Tool
 from tests.fakes.runs import make_job, old_run, start_plainly
 from tests.fakes.server_rows import stdio_server
 from umpteenth.cli import following
@@ -66,6 +67,17 @@ class TestCreate:
         replaced = ump("create", "-", "--replace", input=FILE + "timeout: 7\n")
         assert replaced.stdout == "Job digest changed.\n"
         assert Job.objects.get().timeout == 7
+
+    def test_a_tool_that_the_last_test_did_not_list_is_told(self) -> None:
+        server = stdio_server()
+        text = FILE + "servers: {everything: [echo, ecko]}\n"
+        assert ump("create", "-", input=text).stderr == ""
+        Server.objects.update(tested_at=timezone.now())
+        Tool.objects.create(server=server, position=0, name="echo")
+        told = ump("create", "-", "--replace", input=text)
+        assert (told.exit_code, told.stdout) == (0, "Job digest changed.\n")
+        assert told.stderr.startswith("servers: The last test of everything listed no tool ecko;")
+        assert told.stderr.count("\n") == 1
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -123,14 +135,18 @@ class TestListShowRemove:
         assert "timeout: 7" in ump("show", "digest").stdout
 
     def test_one_is_removed(self) -> None:
+        """Without a terminal nobody can be asked: design.md, section 6, has no option for it."""
         make_job()
-        assert ump("remove", "digest", "--yes").stdout == "Job digest removed.\n"
+        assert ump("remove", "digest").stdout == "Job digest removed.\n"
         assert not Job.objects.exists()
 
-    def test_without_a_terminal_nothing_is_removed_unasked(self) -> None:
+    def test_on_a_terminal_it_asks_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
         make_job()
-        assert "--yes" in ump("remove", "digest").stderr
+        monkeypatch.setattr("umpteenth.cli.jobs.is_terminal", lambda: True)
+        assert ump("remove", "digest", input="n\n").exit_code == 1
         assert Job.objects.exists()
+        assert ump("remove", "digest", input="y\n").exit_code == 0
+        assert not Job.objects.exists()
 
     def test_a_job_that_runs_is_not_removed(self) -> None:
         old_run(make_job(), Run.Status.RUNNING)

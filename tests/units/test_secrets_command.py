@@ -49,7 +49,7 @@ def used_by_github(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits there and types what a test gives as `stdin`."""
-    monkeypatch.setattr(secrets, "_is_terminal", lambda: True)
+    monkeypatch.setattr(secrets, "is_terminal", lambda: True)
 
 
 def test_set_reads_the_value_from_standard_input_and_tells_what_it_trimmed() -> None:
@@ -277,7 +277,7 @@ def test_forget_key_of_an_unknown_key_fails() -> None:
 def test_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
-    assert not secrets._is_terminal()
+    assert not secrets.is_terminal()
 
 
 def test_every_command_explains_itself() -> None:

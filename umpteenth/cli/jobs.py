@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli import bootstrap
-from umpteenth.cli.output import emit_json, fail, json_option, table
+from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
 from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ def create(file: str, replace: bool, as_json: bool) -> None:
         _emit_job(job)
     else:
         click.echo(f"Job {job.name} {done}.")
+    for server, tool in services.unlisted_tools(job):
+        click.echo(
+            f"servers: The last test of {server} listed no tool {tool}; see: "
+            f"umpteenth mcp show {server}",
+            err=True,
+        )
 
 
 @command.command("list")
@@ -93,14 +99,12 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(name: str, yes: bool) -> None:
-    """Delete a job with its runs."""
+    """Delete a job with its runs; asks on a terminal."""
     bootstrap.setup()
     from jobs import services
 
     job = find_job(name)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError(f"Say --yes to delete {name} without being asked.")
+    if not yes and is_terminal():
         click.confirm(f"Delete {name} with its runs, artifacts and state?", abort=True)
     try:
         services.delete_job(job, actor=None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli.bootstrap import setup
-from umpteenth.cli.output import emit_json, fail, json_option, table
+from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
 from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def remove(name: str, yes: bool) -> None:
     server = _get(name)
     used_by = ", ".join(f"{usage.kind} {usage.name}" for usage in usages(server))
     if not yes:
-        if not sys.stdin.isatty():
+        if not is_terminal():
             raise click.UsageError(f"Say --yes to delete {name} without being asked.")
         click.confirm(f"Delete {name}{f', used by {used_by}' if used_by else ''}?", abort=True)
     delete_server(server, actor=None)

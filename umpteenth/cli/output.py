@@ -27,6 +27,11 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
     sys.exit(status)
 
 
+def is_terminal() -> bool:
+    """Whether a person types what the command reads, so that questions can be asked."""
+    return sys.stdin.isatty()
+
+
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> None:
     """Print rows in columns as wide as their longest cell."""
     cells = [list(headers), *([_cell(value) for value in row] for row in rows)]

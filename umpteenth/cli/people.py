@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli.bootstrap import setup
-from umpteenth.cli.output import emit_json, fail, json_option, table
+from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
 
 if TYPE_CHECKING:
     from umpteenth.accounts.models import User
@@ -89,7 +89,7 @@ def _facts(user: User) -> dict[str, Any]:
 
 def _read_password() -> str:
     """One line of standard input; on a terminal it is asked for and not shown."""
-    if sys.stdin.isatty():
+    if is_terminal():
         password = getpass.getpass("Password: ")
         if password != getpass.getpass("Again: "):
             fail("The two passwords differ.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli.bootstrap import load_django, migrate_database, setup
-from umpteenth.cli.output import emit_json, fail, json_option, table
+from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
 
 if TYPE_CHECKING:
     from secrets_vault.models import Secret
@@ -70,12 +70,8 @@ def set_(
         click.echo(note)
 
 
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
 def _read_value() -> str:
-    if _is_terminal():
+    if is_terminal():
         value: str = click.prompt("Value", hide_input=True, err=True)
         return value
     data = sys.stdin.buffer.read(_READ_AT_MOST + 1)
@@ -145,7 +141,7 @@ def remove(name: str, yes: bool) -> None:
         fail(f"There is no secret named {name}.")
     used_by = ", ".join(str(use) for use in usages_of(name))
     if used_by and not yes:
-        if not _is_terminal():
+        if not is_terminal():
             fail(f"Secret {name} is used by {used_by}; add --yes to delete it all the same.")
         click.confirm(f"Secret {name} is used by {used_by}. Delete it?", abort=True)
     try:
@@ -206,7 +202,7 @@ def forget_key(key_id: str, yes: bool) -> None:
 
     lost = rows_of_key(key_id)
     if not yes:
-        if not _is_terminal():
+        if not is_terminal():
             fail(f"{lost} values need key {key_id} and would stay unreadable; add --yes.")
         click.confirm(f"{lost} values need key {key_id} and stay unreadable. Go on?", abort=True)
     if not forget_key(key_id):
