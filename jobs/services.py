@@ -33,7 +33,7 @@ from jobs.definition import (
 from jobs.models import Artifact, Attachment, Blob, Job, JobSecret, Run, StateEntry
 from secrets_vault.models import Secret
 from secrets_vault.services import may_use
-from servers.models import Server
+from servers.models import Server, Tool
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
 from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, is_too_deep
@@ -54,6 +54,7 @@ __all__ = [
     "delete_state",
     "set_enabled",
     "set_state",
+    "unlisted_tools",
     "update_job",
 ]
 
@@ -163,6 +164,21 @@ def set_enabled(job: Job, *, actor: User | None, enabled: bool) -> bool:
         if changed:
             _audit(actor, "job.resume" if enabled else "job.pause", current)
     return bool(changed)
+
+
+def unlisted_tools(job: Job) -> list[tuple[str, str]]:
+    """Allowed tools, as (server, tool), that the last successful test of their server missed."""
+    rows = job.attachments.exclude(allowed_tools=None).exclude(server__tested_at=None)
+    listed: dict[UUID, set[str]] = {}
+    tools = Tool.objects.filter(server__in=rows.values("server"))
+    for server_id, name in tools.values_list("server_id", "name"):
+        listed.setdefault(server_id, set()).add(name)
+    return [
+        (row.server.name, name)
+        for row in rows.select_related("server")
+        for name in row.allowed_tools or ()
+        if name not in listed.get(row.server_id, ())
+    ]
 
 
 def delete_job(job: Job, *, actor: User | None) -> None:
