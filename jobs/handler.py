@@ -71,24 +71,32 @@ class RunHandler:
             except (services.StateError, Job.DoesNotExist) as error:
                 raise BrokerError(str(error)) from None
 
-    async def state_list(self) -> Mapping[str, int]:
-        sizes: dict[str, int] = await self._database(partial(_state_sizes, self._run.job_id))
-        return sizes
+    async def state_list(self) -> list[str]:
+        async with _Noted(self, "state_list", {}) as noted:
+            keys: list[str] = await self._database(partial(_state_keys, self._run.job_id))
+            noted.details["count"] = len(keys)
+            return keys
 
     async def output_set(self, name: str, value: Any) -> None:
         self.outputs[name] = value
-        self._recorder.record("outputs.set", {"name": name, "value": value})
+        self._record("outputs.set", {"name": name, "value": value})
 
     async def step(self, name: str) -> None:
+        # Not counted with the calls: steps have a limit of their own, and what follows hangs on it.
         self._recorder.record("step", {"name": name})
 
     async def summary(self, text: str) -> None:
         self.summary_text = text
-        self._recorder.record("summary", {"text": text})
+        self._record("summary", {"text": text})
 
     async def fail(self, reason: str) -> None:
         self.failure = reason
-        self._recorder.record("fail", {"reason": reason})
+        self._record("fail", {"reason": reason})
+
+    def _record(self, kind: str, payload: dict[str, Any]) -> None:
+        """One of those that a script may repeat for ever; the last one counts in any case."""
+        if self._meter.admit(side_effects=True):
+            self._recorder.record(kind, payload)
 
     def note(self, command: str, details: Mapping[str, Any], error: str, *, writes: bool) -> None:
         if self._meter.admit(side_effects=writes):
@@ -149,5 +157,5 @@ def _write_state(run: Run, key: str, value: Any) -> None:
     services.set_state(run.job, key, value, run=run)
 
 
-def _state_sizes(job_id: UUID) -> dict[str, int]:
-    return dict(StateEntry.objects.filter(job_id=job_id).values_list("key", "size"))
+def _state_keys(job_id: UUID) -> list[str]:
+    return sorted(StateEntry.objects.filter(job_id=job_id).values_list("key", flat=True))

@@ -36,7 +36,7 @@ from secrets_vault.services import may_use
 from servers.models import Server, Tool
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
-from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, is_too_deep
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, is_too_deep, storable_json
 
 __all__ = [
     "AttachmentData",
@@ -205,7 +205,7 @@ def set_state(
     """Write one key of the job's memory. Raises `StateError`."""
     if is_too_deep(value):
         raise StateError(f"A state value is nested at most {MAX_JSON_DEPTH} levels deep.")
-    key, value = clean(key), clean_json(value)
+    key, value = clean(key), storable_json(value)
     if not key or len(key) > MAX_STATE_KEY:
         raise StateError(f"A state key has 1 to {MAX_STATE_KEY} characters.")
     size = len(payloads.encode(value))

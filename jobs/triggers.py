@@ -12,7 +12,7 @@ from django.db.models import F
 
 from jobs import lifecycle, payloads, schedule, timeline
 from jobs.models import Job, Run
-from umpteenth.core.text import MAX_JSON_DEPTH, clean_json, is_too_deep
+from umpteenth.core.text import MAX_JSON_DEPTH, is_too_deep, storable_json
 
 if TYPE_CHECKING:
     from umpteenth.accounts.models import User
@@ -45,7 +45,7 @@ def start_run(
     """
     if is_too_deep(input):
         raise TriggerError(f"The input is nested deeper than {MAX_JSON_DEPTH} levels.")
-    value = clean_json(input)
+    value = storable_json(input)
     if len(payloads.encode(value)) > MAX_INPUT:
         raise TriggerError("The input is larger than 1 MiB; hand over a reference to it instead.")
     with transaction.atomic():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -14,8 +13,6 @@ from jobs.broker.protocol import (
     MAX_OUTPUT_BYTES,
     MAX_OUTPUTS,
     MAX_STATE_KEY,
-    MAX_STATE_KEYS,
-    MAX_STATE_TOTAL,
     MAX_STATE_VALUE,
     MAX_STEP_BYTES,
     MAX_STEPS,
@@ -24,7 +21,7 @@ from jobs.broker.protocol import (
     BrokerError,
     BrokerHandler,
 )
-from umpteenth.core.text import MAX_JSON_DEPTH, clean, is_too_deep, map_json
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, is_too_deep, storable_json
 
 Args = Mapping[str, Any]
 
@@ -36,8 +33,6 @@ class Commands:
         self._handler = handler
         self._outputs: dict[str, int] = {}
         self._steps = 0
-        # Two calls that set state at once must not both see room for the last key.
-        self._state_lock = asyncio.Lock()
         self._table: dict[str, Callable[[Args], Awaitable[Any]]] = {
             "mcp_tools": self._mcp_tools,
             "mcp_call": self._mcp_call,
@@ -91,18 +86,12 @@ class Commands:
 
     async def _state_set(self, args: Args) -> None:
         key = _text(args, "key", MAX_STATE_KEY)
-        value, size = _value(args, MAX_STATE_VALUE)
-        async with self._state_lock:
-            sizes = dict(await self._handler.state_list())
-            sizes[key] = size
-            if len(sizes) > MAX_STATE_KEYS:
-                raise BrokerError(f"a job's state holds at most {MAX_STATE_KEYS} keys")
-            if sum(sizes.values()) > MAX_STATE_TOTAL:
-                raise BrokerError("a job's state holds at most 16 MiB")
-            await self._handler.state_set(key, value)
+        value, _size = _value(args, MAX_STATE_VALUE)
+        # How much a job keeps in all is the handler's to check: other runs write too.
+        await self._handler.state_set(key, value)
 
     async def _state_list(self, args: Args) -> list[str]:
-        return sorted(await self._handler.state_list())
+        return await self._handler.state_list()
 
     async def _output_set(self, args: Args) -> None:
         name = _text(args, "name", MAX_NAME)
@@ -150,22 +139,13 @@ def _text(args: Args, name: str, limit: int | None = None) -> str:
 
 
 def _faithful(value: Any) -> Any:
-    """The same JSON but for what no database stores: NUL and lone surrogates.
+    """The value as it can be stored (`storable_json`).
 
-    Unlike text that is shown, values keep their line ends and control characters. What is nested
-    too deeply is refused, not cut: a tool or a later run would act on half of it.
+    What is nested too deeply is refused, not cut: a tool or a later run would act on half of it.
     """
     if is_too_deep(value):
         raise BrokerError(f"the JSON is nested deeper than {MAX_JSON_DEPTH} levels", USAGE)
-
-    def leaf(item: Any) -> Any:
-        if isinstance(item, str):
-            return (
-                item.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            )
-        return item
-
-    return map_json(value, leaf)
+    return storable_json(value)
 
 
 def _value(args: Args, limit: int) -> tuple[Any, int]:

@@ -11,7 +11,6 @@ A connection to the broker carries one request and one answer, each a JSON line:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from servers.mcp.types import CallResult
@@ -67,10 +66,12 @@ class BrokerHandler(Protocol):
         """The value of a key. Raises `KeyError` where the job has no such key."""
         ...
 
-    async def state_set(self, key: str, value: Any) -> None: ...
+    async def state_set(self, key: str, value: Any) -> None:
+        """Keep a value; the limits of all values together are checked here."""
+        ...
 
-    async def state_list(self) -> Mapping[str, int]:
-        """Every key with the size of its value as JSON, in bytes."""
+    async def state_list(self) -> list[str]:
+        """Every key, in order."""
         ...
 
     async def output_set(self, name: str, value: Any) -> None: ...

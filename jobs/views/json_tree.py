@@ -9,6 +9,8 @@ from typing import Any
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from umpteenth.core.text import clean
+
 MAX_DEPTH = 12
 MAX_NODES = 600
 MAX_TEXT = 4_000
@@ -56,7 +58,7 @@ def _branch(
         if budget.nodes <= 0:
             rows.append(format_html('<li class="json-more">{} more</li>', size - len(rows)))
             break
-        label = format_html('<span class="json-key">{}</span>', str(key)[:MAX_TEXT])
+        label = format_html('<span class="json-key">{}</span>', clean(str(key)[:MAX_TEXT]))
         rows.append(format_html("<li>{} {}</li>", label, _node(item, depth + 1, budget)))
     word = "item" if left == "[" else "key"
     count = f"{size} {word}{'' if size == 1 else 's'}"
@@ -76,7 +78,9 @@ def _leaf(value: Any) -> SafeString:
         cut = len(value) - MAX_TEXT
         more = format_html('<span class="json-more"> … {} more characters</span>', cut)
         return format_html(
-            '<span class="json-string">{}</span>{}', value[:MAX_TEXT], more if cut > 0 else ""
+            '<span class="json-string">{}</span>{}',
+            clean(value[:MAX_TEXT]),
+            more if cut > 0 else "",
         )
     kind = "null" if value is None else "bool" if isinstance(value, bool) else "number"
     return format_html('<span class="json-{}">{}</span>', kind, compact(value))

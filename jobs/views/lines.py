@@ -16,6 +16,7 @@ from jobs.models import Run, RunEvent
 from jobs.views.json_tree import compact
 from jobs.views.panes import Pane, panes_of
 from umpteenth.core.templatetags.ui import STATES
+from umpteenth.core.text import clean
 
 # Characters of a console block in a page; the whole output is a download.
 CONSOLE_TAIL = 24_000
@@ -351,7 +352,7 @@ _WRITERS = {
 def preview(value: object, limit: int = PREVIEW) -> str:
     """One line of a value, cut at `limit` characters."""
     # A cut before joining: a megabyte need not be split to show a line of it.
-    text = " ".join(_text(value)[: limit * 4].split())
+    text = " ".join(clean(_text(value)[: limit * 4]).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

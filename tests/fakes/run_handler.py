@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from jobs.broker.protocol import BrokerError
@@ -63,8 +62,8 @@ class FakeRun:
     async def state_set(self, key: str, value: Any) -> None:
         self.state[key] = value
 
-    async def state_list(self) -> Mapping[str, int]:
-        return {key: len(json.dumps(value)) for key, value in self.state.items()}
+    async def state_list(self) -> list[str]:
+        return sorted(self.state)
 
     async def output_set(self, name: str, value: Any) -> None:
         self.calls.append(("output_set", name, value))

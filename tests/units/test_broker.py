@@ -153,18 +153,6 @@ async def test_json_nested_too_deeply_is_refused_and_not_cut(
     assert run.calls == []
 
 
-async def test_state_has_at_most_1000_keys(broker: Broker, run: FakeRun) -> None:
-    run.state = {f"k{number}": 1 for number in range(1000)}
-    assert "1000 keys" in (await ask(broker, "state_set", key="new", value=1))["error"]
-    assert (await ask(broker, "state_set", key="k1", value=2))["ok"] is True
-
-
-async def test_state_has_at_most_16_mib(broker: Broker, run: FakeRun) -> None:
-    run.state = {f"k{number}": "x" * 1_040_000 for number in range(16)}
-    answer = await ask(broker, "state_set", key="new", value="x" * 1_000_000)
-    assert answer["error"] == "a job's state holds at most 16 MiB"
-
-
 async def test_an_unknown_key_of_the_state_is_named(broker: Broker) -> None:
     answer = await ask(broker, "state_get", key="nope")
     assert answer == {"ok": False, "error": "the job's state has no key 'nope'", "exit": 1}

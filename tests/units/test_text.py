@@ -17,6 +17,7 @@ from umpteenth.core.text import (
     is_too_deep,
     map_json,
     read_json,
+    storable_json,
 )
 
 
@@ -47,6 +48,12 @@ def test_what_cannot_be_stored_or_shown_goes(text: str, expected: str) -> None:
 )
 def test_a_long_text_is_cut_with_an_ellipsis(limit: int | None, expected: str) -> None:
     assert clean("abcdef", limit) == expected
+
+
+def test_values_for_programs_lose_only_what_no_database_stores() -> None:
+    value = {"a\r\n": ["\x1b[1m", "\u202e", 1.5, None], "k\0": "\ud800"}
+    assert storable_json(value) == {"a\r\n": value["a\r\n"], "k": "\ufffd"}
+    assert storable_json(math.inf) == "inf"
 
 
 @settings(deadline=None)

@@ -59,8 +59,26 @@ def clean_json(value: Any, limit: int | None = None) -> Any:
     return map_json(value, leaf, max_depth=MAX_JSON_DEPTH)
 
 
+def storable_json(value: Any) -> Any:
+    """A copy of a JSON value that databases store, for programs that read it back.
+
+    Unlike `clean_json` it keeps line ends, control characters and any depth: only NUL goes, and
+    lone surrogates become U+FFFD, NaN and infinities their names.
+    """
+
+    def leaf(item: Any) -> Any:
+        if isinstance(item, str):
+            return _SURROGATE.sub("\ufffd", item.replace("\0", ""))
+        return str(item) if isinstance(item, float) and not math.isfinite(item) else item
+
+    return map_json(value, leaf)
+
+
 def is_too_deep(value: Any) -> bool:
-    """Whether `clean_json` would cut the value: ask first where somebody counts on all of it."""
+    """Whether it is nested deeper than `MAX_JSON_DEPTH`, where `clean_json` cuts.
+
+    Ask first where somebody counts on all of it.
+    """
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
         level = [child for item in level for child in _children(item)]
