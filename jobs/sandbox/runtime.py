@@ -30,11 +30,24 @@ def runtime_dir() -> Path:
         if _current is None or _current[0] != os.getpid():
             base = _base()
             _remove_leftovers(base)
-            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+            _current = (os.getpid(), *_make(base))
+        return _current[1]
+
+
+def _make(base: Path) -> tuple[Path, int]:
+    """A new directory and the descriptor that locks it.
+
+    Until it is locked it looks like a leftover to a process that starts at the same moment; what
+    that one removed is made again.
+    """
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            _current = (os.getpid(), path, descriptor)
-        return _current[1]
+            if path.exists():
+                return path, descriptor
+            os.close(descriptor)
 
 
 def socket_path() -> Path:
