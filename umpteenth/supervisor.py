@@ -129,7 +129,10 @@ class Supervisor:
 def _ending(status: int) -> str:
     if status >= 0:
         return f"exit status {status}"
-    return f"killed by {signal.Signals(-status).name}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"killed by signal {-status}"
 
 
 def _say(text: str) -> None:
