@@ -34,7 +34,7 @@ from servers.mcp.exchange import (
     status_of,
 )
 from servers.mcp.messages import decode_json, encode, read_messages
-from servers.mcp.transport import Inbox, Incoming, end_tasks
+from servers.mcp.transport import PostingTransport, end_tasks
 from servers.mcp.types import ConnectionLost, ConnectionSettings, Observer, ServerError
 from umpteenth.core import deadlines
 
@@ -63,29 +63,14 @@ async def open_http(
         await transport.close()
 
 
-class HttpTransport:
+class HttpTransport(PostingTransport):
     kind = "http"
 
     def __init__(self, settings: ConnectionSettings, door: Door) -> None:
-        self._settings = settings
-        self._door = door
-        self._inbox = Inbox()
-        self._posts: dict[int | str, asyncio.Task[None]] = {}
+        super().__init__(settings, door)
         self._farewells: set[asyncio.Task[None]] = set()
         self._session_id = ""
         self._version = ""
-
-    @property
-    def incoming(self) -> Incoming:
-        return self._inbox.stream
-
-    @property
-    def ended(self) -> bool:
-        return self._inbox.closed
-
-    @property
-    def noise(self) -> list[str]:
-        return []
 
     def adopt(self, version: str) -> None:
         self._version = version
@@ -93,17 +78,11 @@ class HttpTransport:
     def new_session(self) -> None:
         self._session_id = self._version = ""
 
-    def forget(self, request_id: int) -> None:
-        task = self._posts.pop(request_id, None)
-        if task is not None:
-            task.cancel()
-
     async def explain_end(self) -> ConnectionLost:
         return ConnectionLost("The connection was closed.")
 
     async def close(self) -> None:
-        self._inbox.dispose()
-        await end_tasks(list(self._posts.values()))
+        await self.end_posts()
         if self._farewells:
             await asyncio.wait(self._farewells, timeout=CANCEL_SECONDS)
             await end_tasks(list(self._farewells))

@@ -16,7 +16,7 @@ from servers.mcp.errors import NotMcp, flatten
 from servers.mcp.events import Event
 from servers.mcp.exchange import Door, content_type, not_mcp, read_events
 from servers.mcp.messages import decode_json, encode, read_messages
-from servers.mcp.transport import Inbox, Incoming, background, end_tasks
+from servers.mcp.transport import PostingTransport, background
 from servers.mcp.types import (
     ConnectionLost,
     ConnectionSettings,
@@ -43,28 +43,13 @@ async def open_sse(settings: ConnectionSettings, observer: Observer) -> AsyncIte
         await transport.close()
 
 
-class SseTransport:
+class SseTransport(PostingTransport):
     kind = "sse"
 
     def __init__(self, settings: ConnectionSettings, door: Door) -> None:
-        self._settings = settings
-        self._door = door
-        self._inbox = Inbox()
-        self._posts: dict[int | str, asyncio.Task[None]] = {}
+        super().__init__(settings, door)
         self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._failure: ServerError | None = None
-
-    @property
-    def incoming(self) -> Incoming:
-        return self._inbox.stream
-
-    @property
-    def ended(self) -> bool:
-        return self._inbox.closed
-
-    @property
-    def noise(self) -> list[str]:
-        return []
 
     def adopt(self, version: str) -> None:
         """Nothing: the stream is the session."""
@@ -72,18 +57,12 @@ class SseTransport:
     def new_session(self) -> None:
         """Nothing: the stream is the session."""
 
-    def forget(self, request_id: int) -> None:
-        task = self._posts.pop(request_id, None)
-        if task is not None:
-            task.cancel()
-
     async def explain_end(self) -> ConnectionLost:
         reason = f": {self._failure.message}" if self._failure else "."
         return ConnectionLost(f"The server closed the event stream{reason}")
 
     async def close(self) -> None:
-        self._inbox.dispose()
-        await end_tasks(list(self._posts.values()))
+        await self.end_posts()
         await self._door.client.aclose()
 
     async def wait_for_endpoint(self) -> None:

@@ -20,7 +20,7 @@ from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from servers.limits import MAX_MESSAGE_BYTES, MIB, STDERR_TAIL_BYTES
 from servers.mcp.messages import decode_json, encode, read_messages
-from servers.mcp.transport import Inbox, Incoming, background
+from servers.mcp.transport import InboxTransport, background
 from servers.mcp.types import (
     ConnectionLost,
     ConnectionSettings,
@@ -114,16 +114,16 @@ async def _stop(process: StdioProcess) -> None:
     await process.kill()
 
 
-class StdioTransport:
+class StdioTransport(InboxTransport):
     kind = "stdio"
 
     def __init__(
         self, settings: ConnectionSettings, process: StdioProcess, observer: Observer
     ) -> None:
+        super().__init__()
         self._settings = settings
         self._process = process
         self._observer = observer
-        self._inbox = Inbox()
         self._open: set[int | str] = set()  # requests without an answer
         self._tail = bytearray()
         self._exit_code: int | None = None
@@ -134,14 +134,6 @@ class StdioTransport:
         self._noise: list[str] = []
         self._noise_count = 0
         self.answered = False  # whether the server ever said anything in the protocol
-
-    @property
-    def incoming(self) -> Incoming:
-        return self._inbox.stream
-
-    @property
-    def ended(self) -> bool:
-        return self._inbox.closed
 
     @property
     def stderr_tail(self) -> str:

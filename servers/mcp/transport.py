@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError
 
-from servers.mcp.types import ConnectionLost, ServerError
+from servers.mcp.types import ConnectionLost, ConnectionSettings, ServerError
+
+if TYPE_CHECKING:
+    from servers.mcp.exchange import Door
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 
@@ -104,6 +107,45 @@ class Inbox:
     def dispose(self) -> None:
         self.close()
         self.stream.close()
+
+
+class InboxTransport:
+    """What every transport says of its receiving side."""
+
+    def __init__(self) -> None:
+        self._inbox = Inbox()
+
+    @property
+    def incoming(self) -> Incoming:
+        return self._inbox.stream
+
+    @property
+    def ended(self) -> bool:
+        return self._inbox.closed
+
+
+class PostingTransport(InboxTransport):
+    """A transport whose requests are POSTs, each in a task of its own by the request's id."""
+
+    def __init__(self, settings: ConnectionSettings, door: Door) -> None:
+        super().__init__()
+        self._settings = settings
+        self._door = door
+        self._posts: dict[int | str, asyncio.Task[None]] = {}
+
+    @property
+    def noise(self) -> list[str]:
+        return []
+
+    def forget(self, request_id: int) -> None:
+        task = self._posts.pop(request_id, None)
+        if task is not None:
+            task.cancel()
+
+    async def end_posts(self) -> None:
+        """Stop listening and posting."""
+        self._inbox.dispose()
+        await end_tasks(list(self._posts.values()))
 
 
 @contextlib.asynccontextmanager
