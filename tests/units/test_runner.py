@@ -263,47 +263,6 @@ class TestScript:
             "The run's directory could not be made on the worker: No space left on device."
         )
 
-    def test_state_is_kept_from_run_to_run(self) -> None:
-        script = UMP + "ump state get n || ump state set n '{\"a\": [1]}'; ump state list\n"
-        job = make_job(script=script)
-        first, second = execute(job), execute(job)
-        assert (output_of(first), output_of(second)) == ("n\n", '{"a": [1]}\nn\n')
-        assert "has no key 'n'" in output_of(first, "stderr")
-        entry = StateEntry.objects.get()
-        assert (entry.value, entry.run, entry.size) == ({"a": [1]}, first, 9)
-        missing, written = payloads_of(first, "broker.call")[:2]
-        assert (missing["command"], missing["ok"], missing["error"]) == (
-            "state_get",
-            False,
-            "there is no such key",
-        )
-        assert (written["command"], written["value"], written["ok"]) == (
-            "state_set",
-            {"a": [1]},
-            True,
-        )
-
-    def test_every_call_of_ump_is_recorded_until_there_are_many(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """P75: a script that repeats itself does not fill the timeline; what it set last counts."""
-        monkeypatch.setattr("jobs.toolbox.MAX_RECORDED", 2)
-        monkeypatch.setattr("jobs.toolbox.MAX_EFFECTS", 1)
-        script = UMP + "ump state list; ump output set n 1; ump state list\n"
-        run = execute(make_job(script=script + "for n in 2 3 4; do ump output set n $n; done\n"))
-        assert payloads_of(run, "broker.call") == [
-            {"command": "state_list", "count": 0, "ok": True}
-        ]
-        assert [payload["value"] for payload in payloads_of(run, "outputs.set")] == [1, 2]
-        assert run.outputs == {"n": 4}
-        assert "3 further calls were made" in payloads_of(run, "log")[-1]["message"]
-
-    def test_state_comes_back_as_it_was_kept(self) -> None:
-        value = '"a\\r\\nb\\u001b[1m\\u202e"'
-        run = execute(make_job(script=UMP + f"ump state set k '{value}'; ump state get k\n"))
-        assert StateEntry.objects.get().value == "a\r\nb\x1b[1m\u202e"
-        assert run.status == "succeeded"
-
     def test_a_network_that_was_switched_off_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("jobs.plan.unrestricted_allowed", lambda: False)
         run = execute(make_job())
