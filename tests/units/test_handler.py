@@ -28,7 +28,7 @@ def execute(job: Job) -> Run:
     return run
 
 
-def test_state_is_kept_from_run_to_run(self) -> None:
+def test_state_is_kept_from_run_to_run() -> None:
     script = UMP + "ump state get n || ump state set n '{\"a\": [1]}'; ump state list\n"
     job = make_job(script=script)
     first, second = execute(job), execute(job)
@@ -50,7 +50,7 @@ def test_state_is_kept_from_run_to_run(self) -> None:
 
 
 def test_every_call_of_ump_is_recorded_until_there_are_many(
-    self, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P75: a script that repeats itself does not fill the timeline; what it set last counts."""
     monkeypatch.setattr("jobs.toolbox.MAX_RECORDED", 2)
@@ -63,7 +63,7 @@ def test_every_call_of_ump_is_recorded_until_there_are_many(
     assert "3 further calls were made" in payloads_of(run, "log")[-1]["message"]
 
 
-def test_state_comes_back_as_it_was_kept(self) -> None:
+def test_state_comes_back_as_it_was_kept() -> None:
     value = '"a\\r\\nb\\u001b[1m\\u202e"'
     run = execute(make_job(script=UMP + f"ump state set k '{value}'; ump state get k\n"))
     assert StateEntry.objects.get().value == "a\r\nb\x1b[1m\u202e"
