@@ -21,6 +21,7 @@ from django.db import DatabaseError, IntegrityError, connection
 
 from jobs import lifecycle, schedule, triggers
 from jobs.models import Job, Lease, Run
+from umpteenth.core.clock import database_now
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Scheduler(CeleryScheduler):
         """Sweep once; seconds until the next one. Survives a database that is away."""
         started = time.monotonic()
         try:
-            self.sweeper.sweep(lifecycle.database_now())
+            self.sweeper.sweep(database_now())
         except DatabaseError:
             logger.warning("the sweep cannot reach the database", exc_info=True)
             connection.close()

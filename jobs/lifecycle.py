@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F, Q, QuerySet
-from django.utils import timezone
 
 from jobs import timeline
 from jobs.models import Job, Run
+from umpteenth.core.clock import database_now
 from umpteenth.core.text import clean
 
 HEARTBEAT_INTERVAL = 15.0  # seconds
@@ -45,16 +45,6 @@ class Outcome:
     error: str = ""
     summary: str = ""
     outputs: Mapping[str, Any] = field(default_factory=dict)
-
-
-def database_now() -> datetime:
-    """The database's clock where several machines share it, else this machine's."""
-    if connection.vendor != "postgresql":
-        return timezone.now()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        moment: datetime = cursor.fetchone()[0]
-    return moment
 
 
 def lock_job(job_id: UUID) -> Job:

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from django.db import DatabaseError, connection
 
-from jobs import lifecycle
 from jobs.models import Worker
+from umpteenth.core.clock import database_now
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Reporter:
 
         while True:
             try:
-                report(lifecycle.database_now(), slots=self._slots, problem=problem())
+                report(database_now(), slots=self._slots, problem=problem())
             except DatabaseError:
                 logger.warning("the worker could not report itself", exc_info=True)
             except Exception:  # a broken probe must not silence the worker

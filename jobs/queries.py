@@ -12,6 +12,7 @@ from django.db.models import Count, F, Prefetch, Q, QuerySet, Sum
 from django.utils import timezone
 
 from jobs.models import Attachment, Job, Run, RunEvent, StateEntry
+from umpteenth.core import clock
 
 RUNS_A_PAGE = 50
 JOBS_A_PAGE = 50
@@ -88,7 +89,7 @@ def run_duration_ms(run: Run, now: datetime | None = None) -> float | None:
     """Milliseconds from the start to the end, or until now; None before the start."""
     if run.started_at is None:
         return None
-    end = run.finished_at or now or timezone.now()
+    end = run.finished_at or now or clock.now()
     return max(0.0, (end - run.started_at).total_seconds() * 1000)
 
 

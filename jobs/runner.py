@@ -35,6 +35,7 @@ from jobs.toolbox import CallMeter, Toolbox
 from jobs.workplace import Workplace, command
 from umpteenth.core import deadlines
 from umpteenth.core.config import get_options
+from umpteenth.core.connections import give_back
 from umpteenth.core.masking import Masker
 
 logger = logging.getLogger(__name__)
@@ -378,16 +379,13 @@ class Execution:
 
 def _fresh(work: Callable[[], Any]) -> Any:
     """A connection that has failed is opened anew; a pooled one goes back afterwards."""
-    if connection.vendor == "postgresql":
-        try:
-            return work()
-        finally:
-            connection.close()
     try:
         return work()
     except DatabaseError:
         connection.close()
         raise
+    finally:
+        give_back()
 
 
 def _closing(work: Callable[[], Any]) -> Any:

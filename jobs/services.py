@@ -36,6 +36,7 @@ from secrets_vault.services import may_use
 from servers.models import Server, Tool
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
+from umpteenth.core.clock import database_now
 from umpteenth.core.text import MAX_JSON_DEPTH, clean, is_too_deep, storable_json
 
 __all__ = [
@@ -250,7 +251,7 @@ def _next_run(cron: str, zone: str, enabled: bool) -> datetime | None:
     """From now on, never in the past (G13)."""
     if not cron or not enabled:
         return None
-    return schedule.parse(cron, zone).next(timezone.now())
+    return schedule.parse(cron, zone).next(database_now())
 
 
 def _find_servers(data: JobData) -> dict[str, Server]:

@@ -19,10 +19,11 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from django.db import connection, transaction
 from django.db.models import F
-from django.utils import timezone
 
 from jobs import payloads
 from jobs.models import Blob, Run, RunEvent
+from umpteenth.core import clock
+from umpteenth.core.connections import give_back
 from umpteenth.core.ids import new_id
 from umpteenth.core.masking import Masker
 from umpteenth.core.text import clean_json
@@ -47,7 +48,7 @@ class Event:
     span: str = ""
     parent_span: str = ""
     ms: float | None = None
-    at: datetime = field(default_factory=timezone.now)
+    at: datetime = field(default_factory=clock.now)
     masked: bool = False
 
 
@@ -197,7 +198,7 @@ class Recorder:
         try:
             while batch := self._take():
                 self._write(batch)
-                _release_connection()
+                give_back()
         finally:
             connection.close()
 
@@ -289,12 +290,6 @@ def _with_blobs(event: Event, bodies: Mapping[str, bytes], blobs: Mapping[str, B
 def _unstored(event: Event, error: Exception) -> Event:
     message = f"An event of kind {event.kind} could not be stored: {type(error).__name__}."
     return Event("error", {"message": message}, span=event.span, at=event.at)
-
-
-def _release_connection() -> None:
-    """Give a pooled connection back between batches; a file keeps its own."""
-    if connection.vendor == "postgresql":
-        connection.close()
 
 
 def _rough_size(value: Any) -> int:

@@ -12,6 +12,7 @@ from django.db.models import F
 
 from jobs import lifecycle, payloads, schedule, timeline
 from jobs.models import Job, Run
+from umpteenth.core.clock import database_now
 from umpteenth.core.text import MAX_JSON_DEPTH, is_too_deep, storable_json
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def start_run(
             input=value,
             scheduled_for=scheduled_for,
             error=reason,
-            queued_at=lifecycle.database_now(),
+            queued_at=database_now(),
         )
         _insert(run, policy)
     return run

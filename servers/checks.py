@@ -18,7 +18,6 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 
 from secrets_vault.errors import SecretError
 from servers.connecting import connection_settings
@@ -28,12 +27,14 @@ from servers.probe import MAX_TAIL, Found, Probe, Progress
 from servers.results import MAX_ERROR, store_failure, store_success
 from servers.spawning import get_spawner
 from umpteenth.accounts.models import User
+from umpteenth.core.clock import database_now
+from umpteenth.core.connections import give_back
 from umpteenth.core.masking import Masker
 from umpteenth.core.text import clean
 
 LIMIT = 180.0  # seconds; P34
 POLL = 0.25  # seconds between looks at progress and at the cancel flag
-HEARTBEAT = timedelta(seconds=5)
+HEARTBEAT = 5.0  # seconds
 DEAD_AFTER = timedelta(seconds=60)
 HINT_AFTER = timedelta(seconds=3)  # a waiting check older than this may have lost its hint
 SWEEP_AT_MOST = 200  # rows in one sweep
@@ -49,7 +50,7 @@ STOPPED_BY_LIMIT = "The test was stopped after 3 minutes without an answer."
 
 def request_check(server: Server, *, actor: User | None) -> Check:
     """Ask for a test; anyone signed in may. Joins the one under way for the same settings."""
-    _end_dead(Check.objects.filter(server=server), timezone.now())
+    _end_dead(Check.objects.filter(server=server), database_now())
     try:
         with transaction.atomic():
             check = Check.objects.create(
@@ -57,6 +58,9 @@ def request_check(server: Server, *, actor: User | None) -> Check:
                 connection_version=server.connection_version,
                 requested_by=actor,
             )
+            # The sweep compares it with the database's clock, not with that of this page.
+            check.created_at = database_now()
+            check.save(update_fields=["created_at"])
             _hint(check.pk)
     except IntegrityError:
         under_way = _under_way(server)
@@ -66,7 +70,7 @@ def request_check(server: Server, *, actor: User | None) -> Check:
 
 def cancel_check(check: Check) -> None:
     """End a waiting check at once, and ask the worker to end a running one (within a second)."""
-    now = timezone.now()
+    now = database_now()
     waiting = Check.objects.filter(pk=check.pk, status=Check.Status.QUEUED)
     if waiting.update(status=Check.Status.DONE, outcome=Check.Outcome.CANCELLED, finished_at=now):
         return
@@ -122,7 +126,7 @@ def _under_way(server: Server) -> Check | None:
 
 def _claim(check_id: UUID) -> str | None:
     token = secrets.token_urlsafe(24)
-    now = timezone.now()
+    now = database_now()
     claimed = Check.objects.filter(pk=check_id, status=Check.Status.QUEUED).update(
         status=Check.Status.RUNNING, claim_token=token, started_at=now, heartbeat_at=now
     )
@@ -141,7 +145,7 @@ def _follow(check: Check, token: str, probe: Probe, masker: Masker) -> Reason:
     writer = _ProgressWriter(_mine(check, token), masker)
     probe.start()
     try:
-        while not probe.wait(POLL):
+        while not _wait(probe):
             if reason:
                 if time.monotonic() - stopped_at > STOPPING_AT_MOST:
                     break
@@ -158,6 +162,12 @@ def _follow(check: Check, token: str, probe: Probe, masker: Masker) -> Reason:
     return reason
 
 
+def _wait(probe: Probe) -> bool:
+    """A moment without a connection in hand: a check may last minutes."""
+    give_back()
+    return probe.wait(POLL)
+
+
 class _ProgressWriter:
     """Writes what changed, and a heartbeat at least every few seconds."""
 
@@ -165,16 +175,16 @@ class _ProgressWriter:
         self._mine = mine
         self._masker = masker
         self._written = Progress()
-        self._beat_at = timezone.now()
+        self._beat_at = time.monotonic()
 
     def write(self, progress: Progress) -> Reason:
         """`lost` if the check is no longer ours, `cancelled` if somebody asked, else nothing."""
-        now = timezone.now()
-        if progress != self._written or now - self._beat_at >= HEARTBEAT:
+        moment = time.monotonic()
+        if progress != self._written or moment - self._beat_at >= HEARTBEAT:
             columns = _progress_columns(progress, self._masker)
-            if not self._mine.update(heartbeat_at=now, **columns):
+            if not self._mine.update(heartbeat_at=database_now(), **columns):
                 return "lost"
-            self._written, self._beat_at = progress, now
+            self._written, self._beat_at = progress, moment
         flag = self._mine.values_list("cancel_requested_at").first()
         if flag is None:
             return "lost"
@@ -205,7 +215,7 @@ def _finish(check: Check, token: str, probe: Probe, reason: Reason, masker: Mask
     _mine(check, token).update(
         status=Check.Status.DONE,
         outcome=Check.Outcome.CANCELLED,
-        finished_at=timezone.now(),
+        finished_at=database_now(),
         **columns,
     )
     return True
@@ -217,7 +227,7 @@ def _succeed(
     warnings = [clean(masker.mask(text), 1000) for text in found.tools.warnings[:100]]
     with transaction.atomic():
         mine = _mine(check, token)
-        if not mine.update(heartbeat_at=timezone.now()):
+        if not mine.update(heartbeat_at=database_now()):
             return True
         changes = store_success(check.server, found.connection, found.tools, masker=masker)
         if changes is None:
@@ -225,7 +235,7 @@ def _succeed(
         mine.update(
             status=Check.Status.DONE,
             outcome=Check.Outcome.CONNECTED,
-            finished_at=timezone.now(),
+            finished_at=database_now(),
             tool_count=len(found.tools.tools),
             transport=found.connection.transport,
             protocol_version=clean(found.connection.protocol_version or "", 20),
@@ -248,7 +258,7 @@ def _fail(
         mine = _mine(check, token).update(
             status=Check.Status.DONE,
             outcome=Check.Outcome.LOGIN_REQUIRED if login else Check.Outcome.FAILED,
-            finished_at=timezone.now(),
+            finished_at=database_now(),
             error=clean(masker.mask(error.message), MAX_ERROR),
             hint=clean(masker.mask(error.hint), 1000),
             stderr_tail=clean(masker.mask(error.stderr_tail)[-MAX_TAIL:]),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError
 from django.http import HttpRequest, JsonResponse
-from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
+
+from umpteenth.core.clock import database_now
 
 
 @require_safe
@@ -18,7 +19,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     from jobs.presence import live_workers
 
     try:
-        seen = bool(live_workers(timezone.now()))
+        seen = bool(live_workers(database_now()))
     except DatabaseError:
         # Why, is in the log: this page is open to everybody.
         return JsonResponse({"status": "unavailable", "database": False}, status=503)

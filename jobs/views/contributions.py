@@ -8,13 +8,14 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
 
 from jobs import presence, queries, timeline
 from jobs.models import Job, Run
 from jobs.views import live
 from umpteenth.accounts import context, dashboard, search
 from umpteenth.accounts.models import User
+from umpteenth.core import clock
+from umpteenth.core.clock import database_now
 from umpteenth.core.htmx import Request
 
 JOB_HITS = 5
@@ -35,7 +36,7 @@ def register() -> None:
 
 def panel(request: Request) -> dict[str, Any] | None:
     """Running now, recent failures and the counts of one day; nothing before the first run."""
-    shown = queries.overview(timezone.now())
+    shown = queries.overview(clock.now())
     if not shown.counts and not shown.running and not shown.failures:
         return None
     for run in [*shown.running, *shown.failures]:
@@ -94,7 +95,7 @@ def _url(name: str, job: Job | None = None) -> str:
 
 def no_worker(request: HttpRequest) -> str | None:
     """Said on every page while nobody would execute a run."""
-    now = timezone.now()
+    now = database_now()
     since = presence.no_worker_since(now)
     if since is None or timedelta() < now - since < QUIET:
         return None

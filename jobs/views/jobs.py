@@ -11,7 +11,6 @@ from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from jobs import queries, services, triggers
@@ -19,6 +18,7 @@ from jobs.forms.run import RunNowForm
 from jobs.models import Job, Run
 from jobs.views import schedules
 from jobs.views.runs import run_table
+from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_form, render_page, toast
 
 RUNS_ON_OVERVIEW = 8
@@ -42,7 +42,7 @@ def job_list(request: Request) -> HttpResponse:
     page = found.get_page(form.cleaned_data.get("page") or 1)
     jobs = list(page.object_list)
     recent = queries.recent_runs(jobs)
-    now = timezone.now()
+    now = clock.now()
     rows = [
         {
             "job": job,

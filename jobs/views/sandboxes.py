@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
-from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from jobs.models import Worker
@@ -12,6 +11,7 @@ from jobs.sandbox.base import adapter
 from jobs.sandbox.places import Places
 from jobs.sandbox.programs import find_programs
 from umpteenth.accounts.access import administrator_required
+from umpteenth.core.clock import database_now
 from umpteenth.core.config import get_options
 from umpteenth.core.htmx import Request, render_page
 
@@ -21,7 +21,7 @@ from umpteenth.core.htmx import Request, render_page
 def sandboxes(request: Request) -> HttpResponse:
     """The page refreshes its table of workers by itself."""
     options = get_options()
-    seen_after = timezone.now() - SILENT
+    seen_after = database_now() - SILENT
     workers = [(worker, worker.seen_at >= seen_after) for worker in Worker.objects.order_by("name")]
     programs = find_programs()
     context = {

@@ -7,10 +7,9 @@ from datetime import datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from django.utils import timezone
-
 from jobs import schedule
 from jobs.models import Job
+from umpteenth.core import clock
 
 TIMES = 5
 
@@ -32,7 +31,7 @@ def preview(cron: str, zone: str) -> Preview:
     if not cron:
         return Preview()
     try:
-        times = schedule.next_times(cron, zone, timezone.now(), TIMES)
+        times = schedule.next_times(cron, zone, clock.now(), TIMES)
         words = schedule.explain(cron)
     except schedule.ScheduleError as error:
         return Preview(error=error.message)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
-
 from jobs import queries
 from jobs.models import Run, RunEvent
 from jobs.views.lines import Fold, Group, Line, complete, describe, grouped, open_errors, origin_of
+from umpteenth.core import clock
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Waiting:
 def waiting_for(
     run: Run, open_calls: list[RunEvent], now: datetime | None = None
 ) -> Waiting | None:
-    now = now or timezone.now()
+    now = now or clock.now()
     if run.is_finished:
         return None
     if run.cancel_requested_at:

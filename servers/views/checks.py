@@ -7,12 +7,12 @@ from uuid import UUID
 
 from django.http import Http404, HttpResponse
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from servers import checks
 from servers.models import Check
 from servers.views.common import can_manage, get_server, listed_tools
+from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page
 
 
@@ -82,7 +82,7 @@ def _page(request: Request, check: Check) -> HttpResponse:
 
 
 def _context(request: Request, check: Check) -> dict[str, object]:
-    end = check.finished_at or timezone.now()
+    end = check.finished_at or clock.now()
     found = check.outcome == Check.Outcome.CONNECTED
     return {
         "check": check,
@@ -99,4 +99,4 @@ def _step_seconds(check: Check) -> float:
     """How long the step under way has lasted."""
     begun = check.started_at or check.created_at
     past = sum(step["ms"] or 0 for step in check.steps) / 1000
-    return max(0.0, (timezone.now() - begun).total_seconds() - past)
+    return max(0.0, (clock.now() - begun).total_seconds() - past)

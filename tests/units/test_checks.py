@@ -217,6 +217,7 @@ def test_the_heartbeat_goes_on_where_nothing_happens(monkeypatch: pytest.MonkeyP
         beats.append(Check.objects.values_list("heartbeat_at", flat=True).get())
         clock.shift(timedelta(seconds=6))
 
+    monkeypatch.setattr(checks, "HEARTBEAT", 0.0)
     with time_machine.travel(timezone.now(), tick=False) as clock:
         probe = ScriptedProbe(success("echo"), look, look, look)
         ran(http_server(), probe, monkeypatch)

@@ -13,8 +13,8 @@ from typing import Any
 
 from axes.handlers.base import AbstractAxesHandler, AxesBaseHandler
 from django.http import HttpRequest
-from django.utils import timezone
 
+from umpteenth.core.clock import database_now
 from umpteenth.core.middleware import client_address
 
 from .models import SignInAttempt
@@ -29,7 +29,7 @@ def admit(address: str) -> bool:
     A refused attempt is not counted further: who waits a minute gets in, even while somebody
     else at the same address keeps trying.
     """
-    now = timezone.now()
+    now = database_now()
     SignInAttempt.objects.filter(at__lte=now - PERIOD).delete()
     attempt = SignInAttempt.objects.create(address=address, at=now)
     recent = SignInAttempt.objects.filter(address=address, at__gt=now - PERIOD).count()

@@ -11,7 +11,8 @@ from typing import Any
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
-from django.utils import timezone
+
+from umpteenth.core.clock import database_now
 
 from .models import AuditEntry, ClaimLink, User
 
@@ -165,7 +166,7 @@ def ensure_claim_link() -> str | None:
         if User.objects.exists():
             return None
         token = secrets.token_urlsafe(32)
-        now = timezone.now()
+        now = database_now()
         ClaimLink.objects.create(
             token_hash=_hash(token), created_at=now, expires_at=now + CLAIM_LIFETIME
         )
@@ -184,7 +185,7 @@ def claim(token: str, *, name: str, password: str) -> User:
     second finds it used. A refused name or password gives the link back (rollback).
     """
     with transaction.atomic():
-        now = timezone.now()
+        now = database_now()
         if not _open_links(token).update(used_at=now) or User.objects.exists():
             raise ClaimRefused("This link has been used or has expired.")
         # Other links, where two starts raced: a claim through one of them waits here, or loses.
@@ -194,7 +195,7 @@ def claim(token: str, *, name: str, password: str) -> User:
 
 def _open_links(token: str) -> Any:
     return ClaimLink.objects.filter(
-        token_hash=_hash(token), used_at=None, expires_at__gt=timezone.now()
+        token_hash=_hash(token), used_at=None, expires_at__gt=database_now()
     )
 
 

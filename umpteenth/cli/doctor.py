@@ -145,13 +145,12 @@ def _sandbox() -> Finding:
 
 
 def _worker() -> Finding:
-    from django.utils import timezone
-
     from jobs.presence import live_workers
+    from umpteenth.core.clock import database_now
 
     if has_missing_migrations():
         return Finding("worker", WARNING, "none yet", "Start one with `umpteenth up`.")
-    names = [worker.name for worker in live_workers(timezone.now())]
+    names = [worker.name for worker in live_workers(database_now())]
     if names:
         return Finding("worker", OK, ", ".join(names))
     return Finding("worker", WARNING, "none has reported lately", "Start one: `umpteenth up`.")

@@ -104,9 +104,10 @@ _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _worker_lives() -> bool:
-    from jobs import lifecycle, presence
+    from jobs import presence
+    from umpteenth.core.clock import database_now
 
-    return bool(presence.live_workers(lifecycle.database_now()))
+    return bool(presence.live_workers(database_now()))
 
 
 class _Printer:

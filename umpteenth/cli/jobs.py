@@ -151,13 +151,12 @@ def start_and_report(start: Callable[[], Run], *, wait: bool, as_json: bool) -> 
 
     After `wait` the command ends with 1 unless the run succeeded.
     """
-    from django.utils import timezone
-
     from jobs import lifecycle, presence, triggers
     from umpteenth.cli.following import follow
+    from umpteenth.core.clock import database_now
 
     # Without a running server nobody else ends what an earlier command left behind.
-    lifecycle.reap(lifecycle.database_now())
+    lifecycle.reap(database_now())
     try:
         run = start()
     except triggers.TriggerError as error:
@@ -165,7 +164,7 @@ def start_and_report(start: Callable[[], Run], *, wait: bool, as_json: bool) -> 
     if wait:
         run = follow(run.pk, quiet=as_json)
     _report(run, as_json=as_json)
-    if not run.is_finished and presence.no_worker_since(timezone.now()):
+    if not run.is_finished and presence.no_worker_since(database_now()):
         click.echo("It waits for `umpteenth up` or a worker; --wait runs it here.", err=True)
     if wait and run.status != run.Status.SUCCEEDED:
         sys.exit(1)

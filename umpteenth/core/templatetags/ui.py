@@ -20,9 +20,10 @@ from django import template
 from django.conf import settings
 from django.forms import BoundField
 from django.templatetags.static import static
-from django.utils import timezone
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString
+
+from umpteenth.core import clock
 
 register = template.Library()
 
@@ -158,7 +159,7 @@ def ago(value: datetime | None) -> SafeString | str:
         '<time datetime="{}" title="{}" data-ago>{}</time>',
         f"{exact:%Y-%m-%dT%H:%M:%S}Z",
         f"{exact:%Y-%m-%d %H:%M:%S} UTC",
-        relative_words(exact, timezone.now()),
+        relative_words(exact, clock.now()),
     )
 
 
