@@ -117,11 +117,13 @@ def _database(url: str | None, data_dir: Path) -> dict[str, Any]:
         "CONN_HEALTH_CHECKS": True,
         "OPTIONS": {
             **query,
-            # A run holds a connection for its recorder beside its thread's own.
+            # Everybody takes a connection for a moment and waits for none with one in hand, so
+            # that a few are enough. Of all processes together Postgres admits 100 by default.
             "pool": {
                 "min_size": 0,
-                "max_size": 16 + 2 * OPTIONS.runs.max_concurrent,
+                "max_size": 8 + OPTIONS.runs.max_concurrent // 2,
                 "timeout": 20,  # seconds to wait for a free one
+                "max_idle": 60,  # seconds until an unused one is closed
             },
         },
     }

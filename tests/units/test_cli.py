@@ -83,6 +83,25 @@ def test_an_error_is_one_sentence_on_standard_error(
     assert printed.out == ""
 
 
+def test_a_database_that_cannot_be_reached_is_one_sentence_too(tmp_path: Path) -> None:
+    """No line of a connection pool before it, and no 20 seconds of its patience."""
+    variables = {
+        "UMPTEENTH_DATA_DIR": str(tmp_path),
+        "UMPTEENTH_DATABASE__URL": "postgresql://somebody:hunter22@127.0.0.1:1/nothing",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "umpteenth", "migrate"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=15,
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("The database cannot be used: connection failed")
+    assert "hunter22" not in line
+
+
 def test_an_error_does_not_show_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
     from umpteenth.core.masking import known_values
 

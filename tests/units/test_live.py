@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import OperationalError
 from django.test import AsyncClient, Client, RequestFactory
 from redis import RedisError
 
@@ -151,6 +152,32 @@ async def test_a_silent_stream_is_kept_open_by_comments(quick_hub: Hub) -> None:
     await next_of(body)
     assert await next_of(body) == ": keep-alive\n\n"
     await body.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_stream_holds_no_connection_of_the_view_that_opened_it(
+    monkeypatch: pytest.MonkeyPatch, quick_hub: Hub
+) -> None:
+    """Fifty open tabs would else take every connection that Postgres has for this process."""
+    given: list[str] = []
+    monkeypatch.setattr(live, "give_back", lambda: given.append("back"))
+    body = stream(quick_hub, "a", Reader(), yes)
+    await next_of(body)
+    assert given == ["back"]
+    await body.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_stream_without_a_database_ends_so_that_the_browser_comes_back(
+    quick_hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreachable() -> Batch:
+        raise OperationalError("no connection within 20 s")
+
+    parts = [part async for part in stream(quick_hub, "a", unreachable, yes)]
+    assert parts == [b"retry: 3000\n\n"]
+    assert quick_hub.stream_count == 0
+    [record] = caplog.records
+    assert "no connection within 20 s" in record.getMessage()
+    assert record.exc_info is None
 
 
 def test_the_last_event_id_goes_before_the_address() -> None:

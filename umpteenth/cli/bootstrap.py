@@ -21,7 +21,7 @@ def setup(*, service: bool = False) -> Options:
     A `service` keeps the configured log level; a command of one shot logs warnings only.
     Raises `ConfigError`.
     """
-    options = load_django(service=service)
+    options = load_django(service=service, pooled=False)
     migrate_database(options)
     from secrets_vault.services import ensure_key_ring
 
@@ -29,17 +29,30 @@ def setup(*, service: bool = False) -> Options:
     return options
 
 
-def load_django(*, service: bool = False) -> Options:
-    """Load Django without a look at the database. Raises `ConfigError`."""
+def load_django(*, service: bool = False, pooled: bool | None = None) -> Options:
+    """Load Django without a look at the database. Raises `ConfigError`.
+
+    Only a `service` has a pool of connections unless told otherwise: a pool tries for 20 seconds
+    and then no longer knows why, where a plain connection says at once what is wrong.
+    """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "umpteenth.settings")
     options = get_options()
     make_data_dir(options.data_dir)
     import django
 
     django.setup()
+    if not (service if pooled is None else pooled):
+        _without_pool()
     if not service and options.app.log_level == "INFO":
         logging.getLogger().setLevel(logging.WARNING)
     return options
+
+
+def _without_pool() -> None:
+    from django.db import connections
+
+    for database in connections.settings.values():
+        database.get("OPTIONS", {}).pop("pool", None)
 
 
 def migrate_database(options: Options) -> bool:

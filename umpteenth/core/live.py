@@ -13,17 +13,26 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
+from django.db import DatabaseError, close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
 from umpteenth.core.config import get_options
+from umpteenth.core.connections import give_back
 
 logger = logging.getLogger(__name__)
 
@@ -240,9 +249,29 @@ async def stream(
 
     `read` remembers its own position; it is called again after every wake-up.
     """
+    # The view's own connection would be held until the reader leaves, and there are only so many.
+    await sync_to_async(give_back)()
+    yield b"retry: 3000\n\n"
+    try:
+        changes = _changes(hub, key, read, allowed, keep_alive, permission)
+        async with contextlib.aclosing(changes):
+            async for part in changes:
+                yield part
+    except DatabaseError as error:
+        # The browser comes back by itself, and resumes.
+        logger.warning("live: a stream of %s ends: %s", hub.name, error)
+
+
+async def _changes(
+    hub: Hub,
+    key: str,
+    read: Callable[[], Batch],
+    allowed: Callable[[], bool],
+    keep_alive: float,
+    permission: float,
+) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     check_at, silent_at = loop.time() + permission, loop.time() + keep_alive
-    yield b"retry: 3000\n\n"
     async with hub.watch(key) as wake_up:
         while True:
             # Cleared before reading: what is written during the read wakes us again.
