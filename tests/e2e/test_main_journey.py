@@ -55,7 +55,7 @@ def add_secret(page: Page) -> None:
 
 
 def add_server_and_watch_its_test(page: Page) -> None:
-    """P12, P13, P18, P19, P28-P30."""
+    """P1, P6, P12, P13, P18, P19, P28-P30."""
     go_to(page, "MCP Servers")
     page.get_by_role("link", name="Add server").first.click()
     expect(page.get_by_label("stdio")).to_be_checked()

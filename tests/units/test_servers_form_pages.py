@@ -63,10 +63,24 @@ STDIO: dict[str, Any] = {
 
 
 def test_stdio_is_preset_and_both_transports_are_explained(administrator_client: Client) -> None:
-    """P9, P18."""
+    """P2, P9, P18."""
     text = administrator_client.get(CREATE).content.decode()
     assert fields_of(text)["transport"] == ["stdio"]
+    choices = re.findall(
+        r'name="transport" value="(\w+)".*?<strong>(\w+)</strong>', text, flags=re.S
+    )
+    assert choices == [("stdio", "stdio"), ("http", "HTTP")]
     assert "Take this when a service offers both" in text
+
+
+def test_the_form_asks_for_what_either_transport_needs(administrator_client: Client) -> None:
+    """P10, P16, P19."""
+    text = administrator_client.get(CREATE).content.decode()
+    asked = re.sub(r"</?template[^>]*>", "", text)
+    assert {"name", "transport", "url", "header_name", "header_value"} <= set(fields_of(asked))
+    assert {"command", "arg", "env_name", "env_value"} <= set(fields_of(asked))
+    for words in ("Headers", "Command", "Arguments", "Environment", "github, not gh-final-v2"):
+        assert words in text
 
 
 def test_a_new_server_is_saved_and_tested_at_once(administrator_client: Client) -> None:

@@ -244,7 +244,7 @@ def test_a_server_whose_key_is_lost_can_be_edited_and_loses_nothing() -> None:
 
 
 def test_the_auth_badge_follows_from_stored_facts() -> None:
-    """P49-P51."""
+    """P14, P49-P51."""
     bearer = http_server("bearer", headers={"authorization": "Bearer x"})
     unknown = http_server("unknown", headers={"X-Api-Key": "x"})
     reached = after_success(http_server("reached"))
