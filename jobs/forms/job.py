@@ -35,7 +35,7 @@ class JobForm(forms.Form):
     network = forms.ChoiceField(
         choices=Job.Network.choices,
         initial=Job.Network.UNRESTRICTED,
-        help_text="What the script reaches by itself. MCP servers work without it.",
+        help_text="For the script and its stdio servers. HTTP servers work without it.",
     )
     overlap = forms.ChoiceField(
         label="If a run has not ended when the next one is due",
