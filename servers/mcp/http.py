@@ -170,12 +170,19 @@ class HttpTransport(PostingTransport):
         answered = False
         for message in messages:
             answered = await self._deliver(message, request) or answered
+        if not answered and any(isinstance(message, JSONRPCResponse) for message in messages):
+            raise NotMcp("The server's answer has the id of another request.")
         if not answered:
             raise NotMcp("The server's answer is no JSON-RPC answer.", "Check the address.")
 
     async def _deliver(self, message: JSONRPCMessage, request: JSONRPCRequest) -> bool:
-        """Pass a message on; whether it was the answer, whatever identifier it bears (B02)."""
+        """Pass a message on; whether it was the answer to the request.
+
+        A refusal is, whatever identifier it bears (B02); a result only with the request's own.
+        """
         is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
+        if isinstance(message, JSONRPCResponse) and str(message.id) != str(request.id):
+            return False  # to a question that nobody asked here
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             message.id = request.id
         await self._inbox.put(SessionMessage(message))

@@ -33,6 +33,9 @@ async def connected(
         yield server, connection
 
 
+CALL = 3  # the id of the first call: the probe and the handshake came before
+
+
 def on_call(reply: Reply | bytes) -> Script:
     """Answers every tool call with `reply` (bytes are events), and leaves the rest to the fake."""
     prepared = Reply(200, {"content-type": EVENTS}, reply) if isinstance(reply, bytes) else reply
@@ -173,7 +176,7 @@ async def test_a_line_end_split_over_two_chunks_is_one() -> None:
     """B17."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
-        whole = event({"jsonrpc": "2.0", "id": 1, "result": text("split")}, "\r\n")
+        whole = event({"jsonrpc": "2.0", "id": CALL, "result": text("split")}, "\r\n")
         for position in range(len(whole)):
             yield whole[position : position + 1]
 
@@ -186,7 +189,7 @@ async def test_comments_pings_marks_and_split_data_are_read_by_the_standard() ->
     """B18."""
     body = (
         '\ufeff: keep-alive\n\ndata:\n\nevent: ping\ndata: {"x":1}\n\n'
-        'id: 7\ndata:{"jsonrpc":"2.0",\ndata: "id":1,"result":'
+        'id: 7\ndata:{"jsonrpc":"2.0",\ndata: "id":3,"result":'
         '{"content":[{"type":"text","text":"joined"}]}}\n\n'
     ).encode()
     async with connected(on_call(body)) as (_, connection):
@@ -195,14 +198,14 @@ async def test_comments_pings_marks_and_split_data_are_read_by_the_standard() ->
 
 async def test_a_mark_right_before_the_data_is_skipped() -> None:
     """B18."""
-    body = b"\xef\xbb\xbf" + event({"jsonrpc": "2.0", "id": 1, "result": text("marked")})[15:]
+    body = b"\xef\xbb\xbf" + event({"jsonrpc": "2.0", "id": CALL, "result": text("marked")})[15:]
     async with connected(on_call(body)) as (_, connection):
         assert (await connection.call_tool("echo", {})).text == "marked"
 
 
 @pytest.mark.parametrize("charset", ["", "; charset=utf-8", ";charset=ISO-8859-1"])
 async def test_json_is_read_as_utf8_whatever_charset_is_named(charset: str) -> None:
-    answer = {"jsonrpc": "2.0", "id": 1, "result": text("ä")}
+    answer = {"jsonrpc": "2.0", "id": CALL, "result": text("ä")}
     body = json.dumps(answer, ensure_ascii=False).encode()
     reply = Reply(200, {"content-type": f"Application/JSON{charset}"}, body)
     async with connected(on_call(reply)) as (_, connection):
@@ -238,7 +241,7 @@ async def test_a_numbered_stream_is_resumed_where_it_broke() -> None:
     def script(request: Request) -> Reply | None:
         if request.method == "GET":
             assert request.headers["last-event-id"] == "e1"
-            answer = {"jsonrpc": "2.0", "id": 1, "result": text("resumed")}
+            answer = {"jsonrpc": "2.0", "id": CALL, "result": text("resumed")}
             return Reply(200, {"content-type": EVENTS}, event(answer))
         if request.rpc == "tools/call":
             return Reply(200, {"content-type": EVENTS}, b"id: e1\nretry: 10\ndata:\n\n")
@@ -288,7 +291,7 @@ async def test_a_body_over_the_limit_fails_the_call(headers: dict[str, str], bod
 
 
 async def test_a_compressed_answer_is_read() -> None:
-    body = gzip.compress(json.dumps({"jsonrpc": "2.0", "id": 1, "result": text("zip")}).encode())
+    body = gzip.compress(json.dumps({"jsonrpc": "2.0", "id": CALL, "result": text("zip")}).encode())
     reply = Reply(200, {"content-type": JSON, "content-encoding": "gzip"}, body)
     async with connected(on_call(reply)) as (_, connection):
         assert (await connection.call_tool("echo", {})).text == "zip"
