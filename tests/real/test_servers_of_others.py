@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Case:
 
     where: list[str]
     tool: str
-    arguments: dict[str, object]
+    arguments: Mapping[str, object]
     expected: str
     env: dict[str, str] = field(default_factory=dict)
     transport: str = "stdio"
