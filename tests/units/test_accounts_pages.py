@@ -15,9 +15,10 @@ from tests.units.conftest import ClientFor
 from umpteenth.accounts import context, dashboard, search
 from umpteenth.accounts.access import ADMINISTRATORS_ONLY
 from umpteenth.accounts.models import AuditEntry, User
+from umpteenth.accounts.places import SETTINGS
 from umpteenth.accounts.search import Hit
 from umpteenth.accounts.services import record_audit
-from umpteenth.accounts.views import errors
+from umpteenth.accounts.views import errors, pages
 
 pytestmark = pytest.mark.django_db
 HTMX = {"HX-Request": "true"}
@@ -112,6 +113,16 @@ def test_the_theme_form_leads_to_no_other_site_and_takes_no_other_theme(client: 
     assert "theme" not in response.cookies
     client.cookies["theme"] = '"><script>alert(1)</script>'
     assert "<script>alert" not in client.get("/sign-in/").content.decode()
+
+
+def test_settings_begin_with_the_first_page_that_the_person_may_see(
+    client_for: ClientFor, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client_for(bob).get("/settings/")["Location"] == "/settings/secrets/"
+    for_administrators_first = sorted(SETTINGS, key=lambda place: not place.administrators)
+    monkeypatch.setattr(pages, "SETTINGS", for_administrators_first)
+    assert client_for(alice).get("/settings/")["Location"] == "/settings/sandboxes/"
+    assert client_for(bob).get("/settings/")["Location"] == "/settings/secrets/"
 
 
 def test_general_tells_harmless_facts_only(

@@ -172,6 +172,7 @@ ROUTES: dict[str, Route] = {
     "accounts:person_activate": Route(
         SEE_OTHER, FORBIDDEN, WRONG_METHOD, _person, member_may_post=False
     ),
+    "accounts:settings": Route(SEE_OTHER, SEE_OTHER, SEE_OTHER),
     "accounts:general": everyone(),
     "accounts:audit": administrators(),
     # Secrets

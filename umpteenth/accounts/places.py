@@ -62,10 +62,15 @@ PLACES = (
 )
 
 
+def open_to(user: User, place: Place) -> bool:
+    """Whether this person may see the page."""
+    return user.is_administrator or not place.administrators
+
+
 def hits(user: User, words: str) -> Iterator[Hit]:
     """Pages, and what can be done with people: a source of the search."""
     for place in (*PLACES[:-1], *SETTINGS):
-        if place.administrators and not user.is_administrator:
+        if not open_to(user, place):
             continue
         above = "Settings" if place in SETTINGS else ""
         if matches(words, place.title, above):

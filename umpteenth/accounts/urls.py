@@ -12,6 +12,7 @@ urlpatterns = [
     path("account/password/", session.password, name="password"),
     path("account/theme/", pages.theme, name="theme"),
     path("search", pages.search, name="search"),
+    path("settings/", pages.settings_start, name="settings"),
     path("settings/people/", people.people, name="people"),
     path("settings/people/add/", people.add, name="person_add"),
     path("settings/people/<uuid:pk>/role/", people.role, name="person_role"),

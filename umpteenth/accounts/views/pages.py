@@ -7,6 +7,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.core.paginator import Paginator
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.views.decorators.http import require_POST, require_safe
 
 from umpteenth import __version__
@@ -14,6 +15,7 @@ from umpteenth.accounts import dashboard as dashboard_parts
 from umpteenth.accounts.access import administrator_required
 from umpteenth.accounts.forms import SearchForm, ThemeForm
 from umpteenth.accounts.models import AuditEntry
+from umpteenth.accounts.places import SETTINGS, open_to
 from umpteenth.accounts.search import search as find
 from umpteenth.core.htmx import Request, hx_redirect, render_page
 
@@ -58,6 +60,12 @@ def theme(request: HttpRequest) -> HttpResponse:
             samesite="Lax",
         )
     return response
+
+
+@require_safe
+def settings_start(request: Request) -> HttpResponse:
+    """The first of the settings' pages that this person may see."""
+    return redirect(next(place.view for place in SETTINGS if open_to(request.user, place)))
 
 
 @require_safe
