@@ -136,9 +136,9 @@ def _reason_to_skip(job: Job) -> str:
     unfinished = Run.objects.filter(job=job, status__in=Run.UNFINISHED)
     if job.overlap == Job.Overlap.SKIP:
         running = unfinished.order_by("number").values_list("number", flat=True).first()
-        return f"Skipped: run #{running} has not ended" if running else ""
+        return f"Run #{running} has not ended" if running else ""
     if unfinished.filter(status=Run.Status.QUEUED).count() >= MAX_QUEUED:
-        return f"Skipped: {MAX_QUEUED} runs are waiting already"
+        return f"{MAX_QUEUED} runs are waiting already"
     return ""
 
 

@@ -241,7 +241,8 @@ class TestRun:
         old_run(make_job(), Run.Status.RUNNING)
         result = ump("run", "digest", "--wait")
         assert result.exit_code == 1
-        assert "skipped: Skipped: run #900 has not ended" in result.stdout
+        assert "digest #1 skipped: Run #900 has not ended\n" in result.stdout
+        assert result.stdout.lower().count("skipped") == 2  # the event, and how it stands
 
     def test_it_ends_what_a_killed_command_left_behind(self) -> None:
         """Without a server there is no beat that would."""

@@ -221,7 +221,7 @@ def test_a_skipped_run_is_shown_with_its_reason(member_client: Client) -> None:
     job = make()
     run_of(job, 7, "running")
     response = member_client.post(f"/jobs/{job.pk}/run/", follow=True)
-    assert "run #7 has not ended" in response.content.decode()
+    assert "Run #7 has not ended" in response.content.decode()
 
 
 def test_the_dialog_is_a_fragment_and_a_page(member_client: Client) -> None:

@@ -52,7 +52,7 @@ class TestStartRun:
         job = make_job(overlap=Job.Overlap.SKIP)
         first, second = make_run(job), make_run(job)
         assert second.status == Run.Status.SKIPPED
-        assert second.error == "Skipped: run #1 has not ended"
+        assert second.error == "Run #1 has not ended"
         assert second.finished_at == NOW
         assert hints == [first.pk]
         job.refresh_from_db()
