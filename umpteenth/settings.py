@@ -238,6 +238,10 @@ LOGGING = {
         # One line for each hint; what became of it is on the timeline.
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
+        # The embedded queue has no address that would say anything.
+        "celery.worker.consumer.connection": {
+            "level": OPTIONS.app.log_level if OPTIONS.redis.url else "WARNING"
+        },
         "django.request": {"level": "ERROR"},
     },
 }

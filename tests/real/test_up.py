@@ -143,6 +143,9 @@ def test_it_prints_address_and_claim_link_and_serves_until_it_is_told_to_stop(
     assert site.process.wait(10) == 0
     assert time.monotonic() - began < 5
     assert gone(processes, 1)
+    # Celery's own words about itself, and the made-up address of the embedded queue.
+    assert "shutdown" not in site.log.read_text()
+    assert "directory://" not in site.log.read_text()
 
 
 def test_what_it_makes_is_for_its_owner_alone(start: Callable[..., Site]) -> None:

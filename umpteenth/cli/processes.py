@@ -56,6 +56,10 @@ def worker(parent: int | None) -> None:
     warnings.filterwarnings("ignore", module="celery.platforms")
     # Each lost connection to Redis would print a page about a setting of Celery 6.
     warnings.filterwarnings("ignore", module="celery.worker.consumer")
+    # The stubs do not know it.
+    from celery.apps.worker import install_worker_term_handler  # type: ignore[attr-defined]
+    from celery.signals import worker_ready
+
     from umpteenth.celery import app
 
     # Not through Celery's command line: it loads a shell's worth of modules, 20 MB.
@@ -68,6 +72,12 @@ def worker(parent: int | None) -> None:
         without_mingle=True,
         without_heartbeat=True,
     )
+
+    # In place of the handler that would print "Warm shutdown" between the lines of the log.
+    def stop_quietly(**_kwargs: object) -> None:
+        install_worker_term_handler(process, verbose=False)
+
+    worker_ready.connect(stop_quietly)
     process.start()
     sys.exit(process.exitcode)
 
