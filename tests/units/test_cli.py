@@ -102,6 +102,31 @@ def test_a_database_that_cannot_be_reached_is_one_sentence_too(tmp_path: Path) -
     assert "hunter22" not in line
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("server", "mcp"),
+        ("servers", "mcp"),
+        ("jobs", "job"),
+        ("runs", "run"),
+        ("secrets", "secret"),
+        ("users", "user"),
+        ("Job", "job"),
+        ("docter", "doctor"),
+        ("migrat", ""),
+        ("frobnicate", ""),
+    ],
+)
+def test_an_unknown_command_points_at_the_one_that_was_meant(
+    capsys: pytest.CaptureFixture[str], word: str, meant: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([word, "list"])
+    assert caught.value.code == 2
+    hint = f" Did you mean {meant}?" if meant else ""
+    assert f"No such command '{word}'.{hint}\n" in capsys.readouterr().err
+
+
 def test_an_error_does_not_show_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
     from umpteenth.core.masking import known_values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import os
@@ -28,6 +29,16 @@ COMMANDS: dict[str, tuple[str, str, bool]] = {
     "beat": ("processes:beat", "One beat process (for containers).", True),
     "migrate": ("processes:migrate", "Bring the database up to date.", True),
 }
+# What people type for a command whose name looks different.
+OTHER_WORDS = {
+    "server": "mcp",
+    "tool": "mcp",
+    "people": "user",
+    "person": "user",
+    "start": "up",
+    "serve": "up",
+    "check": "doctor",
+}
 
 
 class LazyGroup(click.Group):
@@ -45,6 +56,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name.startswith("-") or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        near = suggestion(name)
+        hint = f" Did you mean {near}?" if near else ""
+        raise click.UsageError(f"No such command '{name}'.{hint}", ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, wanted in (("Commands", False), ("Single processes", True)):
             rows = [
@@ -52,6 +73,18 @@ class LazyGroup(click.Group):
             ]
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def suggestion(word: str) -> str:
+    """The command that was probably meant; empty if none comes near."""
+    word = word.lower()
+    for singular in (word, word.removesuffix("s")):
+        if singular in COMMANDS:
+            return singular
+        if singular in OTHER_WORDS:
+            return OTHER_WORDS[singular]
+    shown = [name for name, (_, _, hidden) in COMMANDS.items() if not hidden]
+    return next(iter(difflib.get_close_matches(word, shown, n=1, cutoff=0.6)), "")
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
