@@ -272,6 +272,19 @@ def test_doctor_says_why_the_database_cannot_be_used(monkeypatch: pytest.MonkeyP
     assert "worker" not in found
 
 
+def test_doctor_calls_a_new_data_directory_no_fault(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "umpteenth", "doctor", "--json"],
+        env={**os.environ, "UMPTEENTH_DATA_DIR": str(tmp_path / "new")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert found["database"]["state"] == doctor.OK
+    assert found["database"]["text"] == "SQLite, made at the first `umpteenth up`"
+
+
 @pytest.mark.usefixtures("healthy")
 def test_doctor_sees_a_worker_that_reports() -> None:
     from django.utils import timezone

@@ -101,6 +101,8 @@ def _database() -> Finding:
 
     connection.ensure_connection()
     name = connection.display_name
+    if not connection.introspection.table_names():
+        return Finding("database", OK, f"{name}, made at the first `umpteenth up`")
     if has_missing_migrations():
         remedy = "`umpteenth up` and `umpteenth migrate` bring it up to date."
         return Finding("database", WARNING, f"{name}, not up to date", remedy)
@@ -129,7 +131,7 @@ def _key_ring() -> Finding:
     from secrets_vault.services import ensure_key_ring
 
     if has_missing_migrations():
-        return Finding("keys", OK, "made at the first start")
+        return Finding("keys", OK, "made at the first `umpteenth up`")
     try:
         ensure_key_ring()
     except ConfigError as error:
