@@ -56,11 +56,14 @@ class RunHandler:
             raise BrokerError(str(error)) from None
 
     async def state_get(self, key: str) -> Any:
-        async with _Noted(self, "state_get", {"key": key}):
+        async with _Noted(self, "state_get", {"key": key}) as noted:
             entry = await self._database(partial(_read_state, self._run.job_id, key))
             if entry is None:
-                raise KeyError(key)
-            return entry[0]
+                noted.details["found"] = False
+        # A first run finds nothing: an answer like any other, and no failed call.
+        if entry is None:
+            raise KeyError(key)
+        return entry[0]
 
     async def state_set(self, key: str, value: Any) -> None:
         # A value that is a secret stays one: state is stored and shown on a page.
@@ -119,11 +122,7 @@ class _Noted:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        reason = ""
-        if isinstance(error, KeyError):
-            reason = "there is no such key"
-        elif error is not None:
-            reason = str(error) or type(error).__name__
+        reason = "" if error is None else str(error) or type(error).__name__
         self._handler.note(self._command, self.details, reason, writes=self._writes)
 
 

@@ -264,12 +264,15 @@ def _broker(line: Line, payload: Mapping[str, Any]) -> None:
     rest = {
         key: _text(value)
         for key, value in payload.items()
-        if key not in ("command", "ok", "error") and not key.startswith("_")
+        if key not in ("command", "ok", "error", "found") and not key.startswith("_")
     }
     words = (
         text if key in _PLAIN else f"{text} {_UNITS.get(key, key)}" for key, text in rest.items()
     )
-    line.detail = preview(payload.get("error") or " ".join(words))
+    if payload.get("found") is False:
+        line.detail = preview(f"{rest.get('key', '')}: no such key")
+    else:
+        line.detail = preview(payload.get("error") or " ".join(words))
     line.outcome = "error" if payload.get("ok") is False else "ok"
     line.has_body = bool(rest) or bool(payload.get("error"))
 

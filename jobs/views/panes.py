@@ -25,7 +25,7 @@ _ALARMING = ("error", "reason")
 # What the line itself says already.
 _SAID = {
     "server.unavailable": {"server", "message"},
-    "broker.call": {"command", "ok"},
+    "broker.call": {"command", "ok", "found"},
     "run.status": {"status"},
     "server.connected": {"server", "tools", "transport", "protocol_version"},
 }

@@ -141,8 +141,13 @@ def test_an_unknown_run_fails(verb: str, run_id: str) -> None:
         ),
         (
             "broker.call",
-            {"command": "state_get", "key": "k", "ok": False, "error": "no such key"},
-            "state get k: failed: no such key",
+            {"command": "state_get", "key": "k", "ok": False, "error": "disk full"},
+            "state get k: failed: disk full",
+        ),
+        (
+            "broker.call",
+            {"command": "state_get", "key": "k", "found": False, "ok": True},
+            "state get k: no such key",
         ),
         ("tool.result", {"server": "s", "tool": "t", "ok": True, "text": "a\nb"}, "s t: a ⏎ b"),
         ("tool.result", {"server": "s", "tool": "t", "error": "no"}, "s t: failed: no"),

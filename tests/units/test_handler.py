@@ -37,11 +37,7 @@ def test_state_is_kept_from_run_to_run() -> None:
     entry = StateEntry.objects.get()
     assert (entry.value, entry.run, entry.size) == ({"a": [1]}, first, 9)
     missing, written = payloads_of(first, "broker.call")[:2]
-    assert (missing["command"], missing["ok"], missing["error"]) == (
-        "state_get",
-        False,
-        "there is no such key",
-    )
+    assert missing == {"command": "state_get", "key": "n", "found": False, "ok": True}
     assert (written["command"], written["value"], written["ok"]) == (
         "state_set",
         {"a": [1]},

@@ -52,6 +52,14 @@ def test_each_kind_of_event_reads_as_words(
     assert words in page(member_client, f"/runs/{run.pk}/")
 
 
+def test_a_key_that_is_not_there_is_an_answer_and_no_error(member_client: Client, run: Run) -> None:
+    add(run, "broker.call", {"command": "state_get", "key": "n", "found": False, "ok": True})
+    html = page(member_client, f"/runs/{run.pk}/")
+    assert "n: no such key" in html
+    assert "is-error" not in html
+    assert " open>" not in html.partition('id="timeline"')[2]
+
+
 def test_an_unavailable_server_shows_its_last_words(member_client: Client, run: Run) -> None:
     details = {"hint": "Install npx.", "exit_code": 127, "stderr_tail": "npx: not found"}
     payload = {"server": "x", "message": "MCP server x is unavailable", "reason": "It ended."}

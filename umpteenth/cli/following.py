@@ -78,8 +78,10 @@ def _ump(payload: dict[str, Any]) -> str:
     about = {"command": "", **payload}
     words = str(about.pop("command")).split("_")
     ok, error = about.pop("ok", True), about.pop("error", "")
+    missing = about.pop("found", True) is False
     words += [value if isinstance(value, str) else _json(value) for value in about.values()]
-    return " ".join(words) + ("" if ok else f": failed: {error}")
+    outcome = ": no such key" if missing else "" if ok else f": failed: {error}"
+    return " ".join(words) + outcome
 
 
 def _json(value: Any) -> str:
