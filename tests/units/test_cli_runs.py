@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
@@ -115,6 +116,56 @@ def test_a_retry_starts_the_same_again() -> None:
     again = Run.objects.get(pk=shown["id"])
     assert (again.retry_of, again.input, shown["trigger"]) == (run, [1], "retry")
     assert ump("retry", str(again.pk)).stderr.startswith("This run has not ended yet")
+
+
+@pytest.mark.parametrize("words", ["digest#900", "digest #900", "{id}", "{upper}", "{short}"])
+def test_a_run_is_named_by_its_job_and_number_or_by_its_id(words: str) -> None:
+    run = old_run(make_job(), Run.Status.FAILED, queued_at=NOW)
+    old_run(make_job("other#digest"), Run.Status.FAILED, queued_at=NOW)
+    short = str(run.pk)[:34]
+    named = words.format(id=run.pk, upper=str(run.pk).upper(), short=short)
+    assert json.loads(ump("show", named, "--json").stdout)["id"] == str(run.pk)
+
+
+def test_a_job_may_have_the_sign_in_its_name() -> None:
+    run = old_run(make_job("c#"), Run.Status.FAILED, queued_at=NOW)
+    assert json.loads(ump("show", "c##900", "--json").stdout)["id"] == str(run.pk)
+
+
+def test_a_beginning_of_several_ids_is_refused() -> None:
+    job = make_job()
+    for last in "12":
+        Run.objects.create(
+            pk=UUID(f"01a22ca1-3141-75e4-8486-00000000000{last}"),
+            job=job,
+            number=int(last),
+            trigger="manual",
+            trust="creator",
+            queued_at=NOW,
+        )
+    result = ump("cancel", "01a22ca1-31")
+    assert result.stderr == (
+        "Several runs have an id that begins with 01a22ca1-31; write more of it.\n"
+    )
+    assert ump("show", "01a22ca").stderr == (
+        "The id 01a22ca is too short; write 8 or more characters of it.\n"
+    )
+    assert set(Run.objects.values_list("status", flat=True)) == {"queued"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("digest#7", "There is no run digest#7. See: umpteenth run list"),
+        ("digest#x", "There is no run digest#x. See: umpteenth run list"),
+        ("digest#" + "9" * 30, f"There is no run digest#{'9' * 30}. See: umpteenth run list"),
+        ("nope#7", "There is no job named nope. See: umpteenth job list"),
+    ],
+)
+def test_an_unknown_number_is_one_sentence(words: str, sentence: str) -> None:
+    make_job()
+    result = ump("show", words)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", sentence + "\n")
 
 
 @pytest.mark.parametrize("verb", ["show", "events", "cancel", "retry"])

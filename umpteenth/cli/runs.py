@@ -1,7 +1,11 @@
-"""`umpteenth run`: list, show, follow, cancel, retry."""
+"""`umpteenth run`: list, show, follow, cancel, retry.
+
+RUN is an id, the beginning of one, or a job's name with a number: `"nightly report#3"`.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -16,11 +20,17 @@ if TYPE_CHECKING:
     from jobs.models import Run
 
 MAX_LISTED = 1000
+MIN_PREFIX = 8  # characters of an id
+MAX_DIGITS = 9  # of a run's number; the column holds no longer one
+RUN = click.argument("words", metavar="RUN")
 
 
 @click.group()
 def command() -> None:
-    """Runs: show, follow, cancel, retry."""
+    """Runs: show, follow, cancel, retry.
+
+    RUN is an id, its first 8 characters or more, or "job name#3".
+    """
 
 
 @command.command("list")
@@ -47,14 +57,14 @@ def list_runs(job_name: str | None, limit: int, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("run_id", metavar="ID")
+@RUN
 @json_option
-def show(run_id: str, as_json: bool) -> None:
+def show(words: str, as_json: bool) -> None:
     """Show one run."""
     bootstrap.setup()
     from jobs.shapes import run_shape
 
-    run = find_run(run_id)
+    run = find_run(words)
     if as_json:
         emit_json(run_shape(run))
         return
@@ -64,16 +74,16 @@ def show(run_id: str, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("run_id", metavar="ID")
+@RUN
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def events(run_id: str, as_json: bool) -> None:
+def events(words: str, as_json: bool) -> None:
     """Print a run's timeline."""
     bootstrap.setup()
     from jobs.models import RunEvent
     from jobs.shapes import event_shape
     from umpteenth.cli.following import print_event
 
-    run = find_run(run_id)
+    run = find_run(words)
     for event in RunEvent.objects.filter(run=run).order_by("seq").iterator(chunk_size=500):
         if as_json:
             emit_json(event_shape(event), compact=True)
@@ -82,13 +92,13 @@ def events(run_id: str, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("run_id", metavar="ID")
-def cancel(run_id: str) -> None:
+@RUN
+def cancel(words: str) -> None:
     """End a run that has not finished."""
     bootstrap.setup()
     from jobs import lifecycle
 
-    run = find_run(run_id)
+    run = find_run(words)
     try:
         lifecycle.request_cancel(run.pk)
     except lifecycle.AlreadyFinished:
@@ -99,26 +109,47 @@ def cancel(run_id: str) -> None:
 
 
 @command.command()
-@click.argument("run_id", metavar="ID")
+@RUN
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 0 only if it succeeded.")
 @json_option
-def retry(run_id: str, wait: bool, as_json: bool) -> None:
+def retry(words: str, wait: bool, as_json: bool) -> None:
     """Run again with the same input."""
     bootstrap.setup()
     from jobs import triggers
 
-    start = partial(triggers.retry_run, find_run(run_id), actor=None)
+    start = partial(triggers.retry_run, find_run(words), actor=None)
     start_and_report(start, wait=wait, as_json=as_json)
 
 
-def find_run(run_id: str) -> Run:
-    """The run with that id; without one the command ends."""
+def find_run(words: str) -> Run:
+    """The run of that id, of that beginning of an id, or `job name#3`; else the command ends."""
+    name, hash_sign, number = words.rpartition("#")
+    found = _by_number(name.strip(), number) if hash_sign else _by_id(words.strip())
+    if len(found) > 1:
+        fail(f"Several runs have an id that begins with {words}; write more of it.")
+    if not found:
+        fail(f"There is no run {words[:80]}. See: umpteenth run list")
+    return found[0]
+
+
+def _by_number(job_name: str, number: str) -> list[Run]:
     from jobs.models import Run
 
-    try:
-        run = Run.objects.select_related("job").filter(pk=UUID(run_id)).first()
-    except ValueError:
-        run = None
-    if run is None:
-        fail(f"There is no run {run_id[:80]}. See: umpteenth run list")
-    return run
+    job = find_job(job_name)
+    if not (number.isascii() and number.isdigit()) or len(number) > MAX_DIGITS:
+        return []
+    return list(Run.objects.select_related("job").filter(job=job, number=int(number)))
+
+
+def _by_id(text: str) -> list[Run]:
+    """The runs, two at most, whose id begins so."""
+    from jobs.models import Run
+
+    digits = text.replace("-", "").lower()
+    if not re.fullmatch(r"[0-9a-f]{1,32}", digits):
+        return []
+    if len(digits) < MIN_PREFIX:
+        fail(f"The id {text} is too short; write {MIN_PREFIX} or more characters of it.")
+    # A range, because databases store ids differently.
+    between = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    return list(Run.objects.select_related("job").filter(pk__range=between)[:2])
