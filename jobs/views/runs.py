@@ -98,7 +98,10 @@ def _outputs_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
         item.is_audio = may_be_inline(item.media_type) and item.media_type.startswith("audio/")  # type: ignore[attr-defined]
     outputs = run.outputs if isinstance(run.outputs, dict) else {}
     values = [(name, value, json_tree(value)) for name, value in outputs.items()]
-    return {"artifacts": artifacts, "values": values, "outputs_json": pretty(outputs)}
+    context = {"artifacts": artifacts, "values": values, "outputs_json": pretty(outputs)}
+    if run.input is not None:
+        context |= {"input_tree": json_tree(run.input), "input_json": pretty(run.input)}
+    return context
 
 
 def _raw_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:

@@ -178,6 +178,19 @@ def test_the_head_tells_status_trigger_and_figures(member_client: Client, job: J
         assert words in html
 
 
+def test_the_outputs_begin_with_the_input_if_there_is_one(member_client: Client, job: Job) -> None:
+    without = run_of(job, 1, outputs={"n": 1})
+    assert ">Input<" not in page(member_client, f"/runs/{without.pk}/", tab="outputs")
+    given = run_of(job, 2, input={"city": HOSTILE}, outputs={"n": 1})
+    html = page(member_client, f"/runs/{given.pk}/", tab="outputs")
+    assert 0 < html.index(">Input<") < html.index(">Values<")
+    assert "city" in html
+    assert HOSTILE not in html
+    nothing = run_of(job, 3, input=False)
+    html = page(member_client, f"/runs/{nothing.pk}/", tab="outputs")
+    assert html.index(">Input<") < html.index("This run left no outputs")
+
+
 def test_a_call_and_its_result_are_one_line(member_client: Client, run: Run) -> None:
     number = call(run, "s1")
     result(run, "s1")
