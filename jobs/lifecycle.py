@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -75,7 +75,8 @@ def claim(run_id: UUID, worker: str) -> str | None:
             return None
         if job.overlap != Job.Overlap.PARALLEL:
             Job.objects.filter(pk=job.pk).update(active_run=run_id)
-        timeline.append(run_id, [timeline.status_event(Status.PROVISIONING)])
+        # At the time that the row names, so that the timeline begins at exactly zero.
+        timeline.append(run_id, [replace(timeline.status_event(Status.PROVISIONING), at=now)])
     return token
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,8 @@ def fire_schedule(job_id: UUID, due: datetime, now: datetime) -> Run | None:
             job=job, trigger=Run.Trigger.SCHEDULE, trust=Run.Trust.AGENT, scheduled_for=due
         )
         if missed := _missed(plan, due, now):
-            timeline.append(run.pk, [timeline.Event("log", {"message": missed})])
+            note = timeline.Event("log", {"message": missed}, at=run.queued_at)
+            timeline.append(run.pk, [note])
     return run
 
 
@@ -143,15 +145,16 @@ def _reason_to_skip(job: Job) -> str:
 
 
 def _insert(run: Run, job: Job) -> None:
+    first = replace(timeline.status_event(run.status, run.error), at=run.queued_at)
     if run.status == Run.Status.SKIPPED:
         run.finished_at = run.queued_at
         run.save(force_insert=True)
-        timeline.append(run.pk, [timeline.status_event(run.status, run.error)])
+        timeline.append(run.pk, [first])
         return
     run.save(force_insert=True)
     if job.overlap == Job.Overlap.SKIP:
         Job.objects.filter(pk=job.pk, active_run=None).update(active_run=run)
-    timeline.append(run.pk, [timeline.status_event(run.status)])
+    timeline.append(run.pk, [first])
     hint_run(run.pk)
 
 

@@ -185,11 +185,6 @@ def trimmed(line: Line) -> Line:
     return line
 
 
-def origin_of(run: Run) -> datetime:
-    """Offsets count from the start; what came before it stands at zero."""
-    return run.started_at or run.queued_at
-
-
 def describe(event: RunEvent) -> Line:
     """A line for one event. An unknown kind is shown by its name with its payload."""
     payload = event.payload if isinstance(event.payload, dict) else {"value": event.payload}

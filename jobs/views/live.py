@@ -21,8 +21,8 @@ from django.views.decorators.http import require_GET
 
 from jobs import queries
 from jobs.models import Run, RunEvent
-from jobs.views.lines import Fold, Line, open_errors, origin_of
-from jobs.views.timeline import end_open_calls, head_context, waiting_for
+from jobs.views.lines import Fold, Line, open_errors
+from jobs.views.timeline import end_open_calls, head_context, origin_of, waiting_for
 from umpteenth.core import live
 from umpteenth.core.htmx import Request
 from umpteenth.core.live import Batch, Message
@@ -88,8 +88,8 @@ class RunFeed:
         run = Run.objects.select_related("job").filter(pk=self.run_id).first()
         if run is None:
             return Batch([Message("end", "deleted")], end=True)
-        fold = self._prepare(run)
         events = queries.events_after(run.pk, self.after, BATCH)
+        fold = self._prepare(run, events)
         messages: list[Message] = []
         if events:
             messages.append(self._lines(run, fold, events))
@@ -104,18 +104,19 @@ class RunFeed:
                 messages.append(now)
         return Batch(messages, more=more)
 
-    def _prepare(self, run: Run) -> Fold:
+    def _prepare(self, run: Run, events: list[RunEvent]) -> Fold:
+        origin = origin_of(run, events)
         if self._fold is None:
             step = queries.step_before(run.pk, self.after + 1)
             self._fold = Fold(
-                origin_of(run),
+                origin,
                 step=step.seq if step else 0,
                 console=queries.console_before(run.pk, self.after + 1, self.first),
                 open_calls={
                     call.span: call for call in queries.open_calls(run) if call.seq <= self.after
                 },
             )
-        self._fold.origin = origin_of(run)
+        self._fold.origin = origin
         return self._fold
 
     def _lines(self, run: Run, fold: Fold, events: list[RunEvent]) -> Message:

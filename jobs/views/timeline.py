@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from jobs import queries
 from jobs.models import Run, RunEvent
-from jobs.views.lines import Fold, Group, Line, complete, describe, grouped, open_errors, origin_of
+from jobs.views.lines import Fold, Group, Line, complete, describe, grouped, open_errors
 from umpteenth.core import clock
 
 
@@ -33,7 +34,7 @@ def window(run: Run, *, before: int | None = None, selected: int = 0) -> Window:
         return Window([], 0, 0, 0, False)
     first, last = events[0].seq, events[-1].seq
     step = queries.step_before(run.pk, first)
-    fold = Fold(origin_of(run), step=step.seq if step else 0)
+    fold = Fold(origin_of(run, events), step=step.seq if step else 0)
     lines = fold.feed(_of_this_window(run, events))
     _complete_later(run, lines)
     if run.is_finished:
@@ -43,6 +44,16 @@ def window(run: Run, *, before: int | None = None, selected: int = 0) -> Window:
     return Window(
         grouped(lines, earlier_step), first, last, first if first > 1 else 0, last < run.last_seq
     )
+
+
+def origin_of(run: Run, events: Sequence[RunEvent]) -> datetime:
+    """Offsets count from the start; what came before it stands at zero.
+
+    Whoever reads a run before its events may miss that it has started in between.
+    """
+    if run.started_at is None and any(event.kind == "run.status" for event in events):
+        run.refresh_from_db(fields=["started_at"])
+    return run.started_at or run.queued_at
 
 
 def _of_this_window(run: Run, events: list[RunEvent]) -> list[RunEvent]:
@@ -108,7 +119,8 @@ def head_context(run: Run) -> dict[str, Any]:
     """Status, times and figures: the part above the tabs that changes while a run lives."""
     return {
         "run": run,
-        "figures": queries.figures(run),
+        "figures": (figures := queries.figures(run)),
+        "output_count": figures.artifacts + len(run.outputs or ()),
         "duration_ms": queries.run_duration_ms(run),
         "waited_ms": _ms(run.queued_at, run.started_at) if run.started_at else None,
     }

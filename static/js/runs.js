@@ -251,6 +251,7 @@
     head.replaceChildren(parse(html));
     const now = $(".run-head", head);
     const finished = "finished" in now.dataset;
+    $("#output-count").textContent = now.dataset.outputs === "0" ? "" : now.dataset.outputs;
     for (const form of $$("[data-while]")) form.hidden = (form.dataset.while === "finished") !== finished;
     const cancel = $("[data-cancel]");
     if (cancel && "cancelling" in now.dataset) { cancel.disabled = true; cancel.lastChild.textContent = "Cancelling"; }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Collection, Hashable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from django.db import OperationalError
 from django.test import AsyncClient, Client, RequestFactory
 from redis import RedisError
 
-from jobs.models import Run
+from jobs import lifecycle, queries, triggers
+from jobs.models import Run, RunEvent
 from jobs.views.live import RunFeed, hub, session_check
 from tests.fakes.runs import make_job
 from tests.fakes.timelines import HOSTILE, add, call, output, result, run_of
@@ -218,6 +221,10 @@ def said(batch: Batch, event: str) -> str:
     return "".join(message.data for message in batch.messages if message.event == event)
 
 
+def offsets(html: str) -> list[str]:
+    return re.findall(r'<span class="line-offset">(.*?)</span>', html)
+
+
 @pytest.fixture
 def running(db: None) -> Run:
     return run_of(make_job(), status="running")
@@ -267,6 +274,37 @@ def test_the_page_hears_what_the_run_waits_for(running: Run) -> None:
     assert said(feed.read(), "now") == ""  # unchanged: the page counts on by itself
     result(running, "s1")
     assert "The script is running" in said(feed.read(), "now")
+
+
+def test_offsets_are_the_same_live_and_after_a_reload(
+    db: None, monkeypatch: pytest.MonkeyPatch, member_client: Client
+) -> None:
+    """Also where the run starts between the reading of its row and of its events."""
+    monkeypatch.setattr(triggers, "hint_run", lambda run_id: None)
+    run = triggers.start_run(job=make_job(), trigger="manual", trust="creator")
+    earlier = run.queued_at - timedelta(seconds=5)
+    Run.objects.update(queued_at=earlier)
+    RunEvent.objects.update(at=earlier)
+    feed = RunFeed(run.pk, 0)
+    shown = said(feed.read(), "lines")
+    events_after = queries.events_after
+
+    def started_meanwhile(*place: Any) -> list[RunEvent]:
+        lifecycle.claim(run.pk, "worker")
+        return events_after(*place)
+
+    monkeypatch.setattr(queries, "events_after", started_meanwhile)
+    shown += said(feed.read(), "lines")
+    reloaded = member_client.get(f"/runs/{run.pk}/").content.decode()
+    assert offsets(shown) == offsets(reloaded) == ["0 ms", "0 ms"]
+
+
+def test_the_head_counts_the_outputs_for_the_tab(running: Run) -> None:
+    feed = RunFeed(running.pk, 0)
+    assert 'data-outputs="0"' in said(feed.read(), "head")
+    Run.objects.filter(pk=running.pk).update(status="succeeded", outputs={"a": 1, "b": 2})
+    add(running, "run.status", {"status": "succeeded"})
+    assert 'data-outputs="2"' in said(feed.read(), "head")
 
 
 def test_a_run_that_ends_says_so_after_its_last_event(running: Run) -> None:
