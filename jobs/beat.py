@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 INTERVAL = 1.0  # seconds between sweeps
 LEASE_NAME = "beat"
 LEASE_TIME = timedelta(seconds=15)
+# Nobody could report while the database was away or the machine slept: after such a gap
+# workers get this long before their silence counts (a heartbeat and some more).
+GAP = timedelta(seconds=10)
+GRACE = timedelta(seconds=20)
 HINT_AFTER = timedelta(seconds=3)  # a queued run older than this may have lost its hint
 HINT_AGAIN = 10.0  # seconds between two hints for the same row
 AT_MOST = 100  # rows of one kind in one sweep
@@ -40,6 +44,8 @@ class Sweeper:
         self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
         self._clock = clock
         self._hinted: dict[tuple[str, UUID], float] = {}
+        self._last: datetime | None = None  # sweep
+        self._watching_since: datetime | None = None
 
     def sweep(self, now: datetime) -> bool:
         """Do everything that is due; False where another beat holds the lease.
@@ -48,7 +54,10 @@ class Sweeper:
         """
         if not take_lease(self.holder, now):
             return False
-        for step in (fire_due, self.hint_waiting, lifecycle.reap, end_dead_checks):
+        steps: list[Callable[[datetime], int]] = [fire_due, self.hint_waiting]
+        if self._has_watched(now):
+            steps += [lifecycle.reap, end_dead_checks]
+        for step in steps:
             try:
                 step(now)
             except Exception:
@@ -56,6 +65,13 @@ class Sweeper:
                 logger.exception("the sweep's step %s failed", step.__name__)
                 connection.close()
         return True
+
+    def _has_watched(self, now: datetime) -> bool:
+        """Whether no gap was so short ago that a worker may not have reported since."""
+        if self._last is None or not timedelta() <= now - self._last <= GAP:
+            self._watching_since = now
+        self._last = now
+        return self._watching_since is not None and now - self._watching_since >= GRACE
 
     def hint_waiting(self, now: datetime) -> int:
         """Tell workers again about what could start; how many hints were sent."""
@@ -142,8 +158,8 @@ class Scheduler(CeleryScheduler):
         started = time.monotonic()
         try:
             self.sweeper.sweep(database_now())
-        except DatabaseError:
-            logger.warning("the sweep cannot reach the database", exc_info=True)
+        except DatabaseError as error:
+            logger.warning("the sweep cannot use the database: %s", " ".join(str(error).split()))
             connection.close()
         except Exception:  # beat must not end because one sweep did
             logger.exception("the sweep failed")

@@ -80,8 +80,9 @@ class Reporter:
         while True:
             try:
                 report(database_now(), slots=self._slots, problem=problem())
-            except DatabaseError:
-                logger.warning("the worker could not report itself", exc_info=True)
+            except DatabaseError as error:
+                words = " ".join(str(error).split())
+                logger.warning("the worker could not report itself: %s", words)
             except Exception:  # a broken probe must not silence the worker
                 logger.exception("the worker could not look for its sandbox")
             finally:

@@ -8,7 +8,9 @@ Live pages are woken by the listeners of `register_listener` after each commit.
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,7 +19,7 @@ from uuid import UUID
 
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
-from django.db import connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import F
 
 from jobs import payloads
@@ -129,6 +131,8 @@ class Recorder:
 
     MAX_WAITING = 32 * 1024 * 1024  # bytes, roughly, that wait to be written
     BATCH = 200  # events in one transaction
+    PATIENCE = 300.0  # seconds that events wait for a database that is away
+    RETRY = 1.0  # seconds between attempts
 
     def __init__(self, run_id: UUID, token: str, masker: Masker) -> None:
         self.run_id = run_id
@@ -142,6 +146,8 @@ class Recorder:
         self._closing = False
         self._room: Callable[[], None] | None = None
         self._stored = 0
+        self._away_since: float | None = None
+        self._give_up_at = math.inf
         self._thread = threading.Thread(target=self._work, name=f"recorder-{run_id}", daemon=True)
 
     def start(self, room: Callable[[], None] | None = None) -> None:
@@ -188,6 +194,7 @@ class Recorder:
 
     def close(self, timeout: float = 60.0) -> None:
         """Write what waits and end the thread; at most `timeout` seconds."""
+        self._give_up_at = time.monotonic() + timeout * 0.8
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -217,7 +224,7 @@ class Recorder:
         if self.lost.is_set():
             return
         try:
-            self._store(batch)
+            self._store_patiently(batch)
         except LostClaim:
             self.lost.set()
         except Exception as error:
@@ -229,6 +236,25 @@ class Recorder:
                     self._write([event])
             elif batch[0].kind != "error":
                 self._write([_unstored(batch[0], error)])
+
+    def _store_patiently(self, batch: list[Event]) -> None:
+        """Wait for a database that is away: what happened meanwhile must not be lost with it."""
+        while True:
+            try:
+                self._store(batch)
+            except (OperationalError, InterfaceError) as error:
+                connection.close()
+                now = time.monotonic()
+                if self._away_since is None:
+                    self._away_since = now
+                    logger.warning("events of run %s wait: %s", self.run_id, error)
+                if now > min(self._away_since + self.PATIENCE, self._give_up_at):
+                    raise
+            else:
+                self._away_since = None
+                return
+            if self.lost.wait(self.RETRY):
+                raise LostClaim
 
     def _store(self, batch: Iterable[Event]) -> None:
         prepared: list[Event] = []

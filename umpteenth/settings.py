@@ -122,7 +122,9 @@ def _database(url: str | None, data_dir: Path) -> dict[str, Any]:
             "pool": {
                 "min_size": 0,
                 "max_size": 8 + OPTIONS.runs.max_concurrent // 2,
-                "timeout": 20,  # seconds to wait for a free one
+                "timeout": 10,  # seconds to wait for a free one
+                # It tries ever more rarely; given up, the next request begins anew.
+                "reconnect_timeout": 5,
                 "max_idle": 60,  # seconds until an unused one is closed
             },
         },

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from django.core.exceptions import SuspiciousOperation
+from django.db import OperationalError
 from django.http import Http404, HttpResponse
 from django.test import Client, RequestFactory
 from pytest_django import DjangoAssertNumQueries, Settings
@@ -274,6 +275,23 @@ def test_an_exception_becomes_the_page_of_500(
     assert "private detail" not in response.content.decode()
     fragment = client.get("/", headers=HTMX)
     assert (fragment.status_code, "<html" in fragment.content.decode()) == (500, False)
+
+
+def test_a_database_that_is_away_is_said_and_may_come_back(
+    client_for: ClientFor, bob: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(request: object) -> list[object]:
+        raise OperationalError("connection refused by 10.0.0.7")
+
+    monkeypatch.setattr(dashboard, "_panels", [away])
+    client = client_for(bob)
+    client.raise_request_exception = False
+    response = client.get("/")
+    assert response.status_code == 503
+    assert "The database does not answer" in response.content.decode()
+    assert "10.0.0.7" not in response.content.decode()
+    fragment = client.get("/", headers=HTMX)
+    assert (fragment.status_code, "<html" in fragment.content.decode()) == (503, False)
 
 
 def test_no_page_has_inline_script_or_style(client_for: ClientFor, alice: User) -> None:

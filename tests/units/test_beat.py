@@ -12,13 +12,14 @@ import time_machine
 from django.db import OperationalError
 from django.utils import timezone
 
-from jobs import beat, lifecycle, services, triggers
+from jobs import beat, services, triggers
 from jobs.definition import JobData
 from jobs.models import Job, Lease, Run
 from servers.models import Check
 from tests.fakes.runs import make_job, make_run, old_run
 from tests.fakes.server_rows import http_server
 from umpteenth import celery
+from umpteenth.core.clock import database_now
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 pytestmark = pytest.mark.django_db
@@ -142,11 +143,17 @@ class TestHints:
         assert sweeper._hinted == {}
 
 
+def watch(sweeper: beat.Sweeper, until: datetime) -> None:
+    """Sweep for as long as it takes until somebody's silence counts."""
+    for seconds in (30, 20, 10, 0):
+        sweeper.sweep(until - timedelta(seconds=seconds))
+
+
 class TestReaping:
     def test_silent_runs_are_ended(self, sweeper: beat.Sweeper) -> None:
         """H07: found by the sweep, whatever the queue does."""
         run = old_run(make_job(), Run.Status.RUNNING, heartbeat_at=NOW - timedelta(seconds=61))
-        sweeper.sweep(NOW)
+        watch(sweeper, NOW)
         run.refresh_from_db()
         assert run.status == Run.Status.FAILED
 
@@ -159,7 +166,33 @@ class TestReaping:
         monkeypatch.setattr(beat, "fire_due", broken)
         monkeypatch.setattr("jobs.beat.connection.close", lambda: None)
         run = old_run(make_job(), Run.Status.RUNNING, heartbeat_at=NOW - timedelta(seconds=61))
-        assert sweeper.sweep(NOW)
+        watch(sweeper, NOW)
+        run.refresh_from_db()
+        assert run.status == Run.Status.FAILED
+
+    @pytest.mark.parametrize("away", [timedelta(seconds=90), timedelta(hours=8)])
+    def test_nobody_is_called_silent_who_could_not_report(
+        self, sweeper: beat.Sweeper, away: timedelta
+    ) -> None:
+        """H08: a database that was away, or a machine that slept, silences every worker."""
+        watch(sweeper, NOW)
+        run = old_run(make_job(), Run.Status.RUNNING, heartbeat_at=NOW)
+        back = NOW + away
+        sweeper.sweep(back)
+        sweeper.sweep(back + timedelta(seconds=1))
+        run.refresh_from_db()
+        assert run.status == Run.Status.RUNNING
+        watch(sweeper, back + timedelta(seconds=40))
+        run.refresh_from_db()
+        assert run.status == Run.Status.FAILED
+
+    def test_a_clock_that_was_set_back_ends_nothing(self, sweeper: beat.Sweeper) -> None:
+        watch(sweeper, NOW + timedelta(hours=1))
+        run = old_run(make_job(), Run.Status.RUNNING, heartbeat_at=NOW - timedelta(seconds=61))
+        sweeper.sweep(NOW)
+        run.refresh_from_db()
+        assert run.status == Run.Status.RUNNING
+        watch(sweeper, NOW + timedelta(seconds=31))
         run.refresh_from_db()
         assert run.status == Run.Status.FAILED
 
@@ -192,7 +225,7 @@ class TestScheduler:
     def test_a_tick_sweeps_and_asks_for_the_next_within_a_second(
         self, scheduler: beat.Scheduler
     ) -> None:
-        make_job(cron="* * * * *", next_run_at=lifecycle.database_now())
+        make_job(cron="* * * * *", next_run_at=database_now())
         assert 0.1 <= scheduler.tick() <= 1.0
         assert Run.objects.count() == 1
         assert scheduler.schedule == {}
@@ -240,7 +273,7 @@ def test_a_check_whose_worker_died_is_ended(sweeper: beat.Sweeper, sent: list[st
     check = Check.objects.create(
         server=http_server(), connection_version=1, status="running", heartbeat_at=silent
     )
-    sweeper.sweep(NOW)
+    watch(sweeper, NOW)
     check.refresh_from_db()
     assert (check.status, check.outcome) == ("done", "failed")
 

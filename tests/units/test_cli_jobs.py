@@ -221,10 +221,10 @@ class TestRun:
         assert "digest #1 failed: the script ended with exit code 3" in result.stdout
 
     def test_a_live_worker_gets_three_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from jobs import lifecycle
+        from umpteenth.core.clock import database_now
 
         assert following.PATIENCE == 3.0
-        presence.report(lifecycle.database_now(), slots=1, problem="")
+        presence.report(database_now(), slots=1, problem="")
         make_job()
         run = triggers.start_run(job=Job.objects.get(), trigger="manual", trust="creator")
         claimed: list[float] = []

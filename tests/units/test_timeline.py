@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from django.core.files.storage import default_storage
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError, OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,6 +180,42 @@ class TestRecorder:
         assert payloads_of(run, "error") == [
             {"message": "An event of kind step could not be stored: DatabaseError."}
         ]
+
+    def test_events_wait_for_a_database_that_is_away(
+        self,
+        run: Run,
+        recorder: Recorder,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Nothing of a run is lost while Postgres is started again."""
+        append, away = timeline.append, [OperationalError("gone"), InterfaceError("closed")]
+
+        def shaky(run_id: UUID, events: Any, **options: Any) -> int:
+            if away:
+                raise away.pop()
+            return append(run_id, events, **options)
+
+        monkeypatch.setattr(Recorder, "RETRY", 0.01)
+        monkeypatch.setattr(timeline, "append", shaky)
+        recorder.record("step", {"name": "one"})
+        recorder.close()
+        assert [payload["name"] for payload in payloads_of(run, "step")] == ["one"]
+        assert payloads_of(run, "error") == []
+        assert len(caplog.records) == 1
+
+    def test_a_database_that_stays_away_holds_nobody_up_for_ever(
+        self, run: Run, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def gone(*_: Any, **__: Any) -> int:
+            raise OperationalError("gone")
+
+        monkeypatch.setattr(Recorder, "RETRY", 0.01)
+        monkeypatch.setattr(timeline, "append", gone)
+        recorder.record("step", {"name": "one"})
+        recorder.close(timeout=0.2)
+        assert payloads_of(run, "step") == []
+        assert not recorder._thread.is_alive()
 
     def test_a_lost_claim_ends_the_record_and_leaves_no_files(
         self, run: Run, recorder: Recorder

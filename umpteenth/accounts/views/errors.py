@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.views.decorators.csrf import requires_csrf_token
@@ -9,6 +12,14 @@ from django.views.decorators.csrf import requires_csrf_token
 from umpteenth.core.htmx import wants_fragment
 
 FORM_EXPIRED = "This form has expired. Reload the page and send it again."
+FAILED = {
+    "title": "Something failed on the server",
+    "text": "The request was not finished. The server's log says what went wrong.",
+}
+NO_DATABASE = {
+    "title": "The database does not answer",
+    "text": "The request was not finished. Try again in a moment; the server's log says more.",
+}
 TOO_MANY = "Too many attempts to sign in from your address. Wait a minute, then try again."
 
 
@@ -60,10 +71,13 @@ def _own_words(exception: Exception) -> str:
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Touches neither database nor session: either may be what failed."""
+    away = isinstance(sys.exc_info()[1], OperationalError | InterfaceError)
+    status = 503 if away else 500
+    words = NO_DATABASE if away else FAILED
     if request.headers.get("HX-Request"):
-        context = {"title": "Something failed on the server.", "text": "Its log says what."}
-        return HttpResponse(render_to_string("partials/error.html", context), status=500)
-    return HttpResponse(render_to_string("errors/500.html", {"layout": "bare.html"}), status=500)
+        return HttpResponse(render_to_string("partials/error.html", words), status=status)
+    context = {**words, "layout": "bare.html"}
+    return HttpResponse(render_to_string("errors/500.html", context), status=status)
 
 
 @requires_csrf_token
