@@ -83,3 +83,22 @@ def test_a_damaged_key_file_is_named(tmp_path: Path, content: bytes, sentence: s
 def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="gone cannot be read: No such file or directory"):
         read_private_file(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("sign", ["keyring", "umpteenth.sqlite3"])
+def test_a_key_that_is_lost_beside_data_is_made_anew_aloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sign: str
+) -> None:
+    """Once: whoever starts next finds it."""
+    (tmp_path / sign).touch()
+    options = Options(data_dir=tmp_path)
+    assert read_secret_key(options) == read_secret_key(options)
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"{tmp_path / SECRET_KEY_FILE} was missing and has been made anew: everybody is signed out."
+    )
+
+
+def test_the_first_key_is_made_in_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read_secret_key(Options(data_dir=tmp_path))
+    assert caplog.records == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import stat
@@ -10,6 +11,10 @@ from pathlib import Path
 from umpteenth.core.config import ConfigError, Options
 
 SECRET_KEY_FILE = "django.key"
+# Files that a data directory holds once it has been used.
+SIGNS_OF_USE = ("keyring", "umpteenth.sqlite3")
+
+logger = logging.getLogger(__name__)
 
 
 def make_data_dir(path: Path) -> None:
@@ -63,5 +68,7 @@ def read_secret_key(options: Options) -> str:
     make_data_dir(options.data_dir)
     path = options.data_dir / SECRET_KEY_FILE
     if not path.exists():
-        create_private_file(path, secrets.token_urlsafe(48) + "\n")
+        made = create_private_file(path, secrets.token_urlsafe(48) + "\n")
+        if made and any((options.data_dir / name).exists() for name in SIGNS_OF_USE):
+            logger.warning("%s was missing and has been made anew: everybody is signed out.", path)
     return read_private_file(path)
