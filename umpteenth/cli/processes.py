@@ -54,8 +54,6 @@ def worker(parent: int | None) -> None:
     load_django(service=True)
     # Sandboxes drop root themselves, and messages are JSON, never pickle.
     warnings.filterwarnings("ignore", module="celery.platforms")
-    # Each lost connection to Redis would print a page about a setting of Celery 6.
-    warnings.filterwarnings("ignore", module="celery.worker.consumer")
     # The stubs do not know it.
     from celery.apps.worker import install_worker_term_handler  # type: ignore[attr-defined]
     from celery.signals import worker_ready
@@ -78,6 +76,9 @@ def worker(parent: int | None) -> None:
         install_worker_term_handler(process, verbose=False)
 
     worker_ready.connect(stop_quietly)
+    # Each lost connection to Redis would print a page about a setting of Celery 6. Only now:
+    # making the worker has put a filter of Celery's own before all others.
+    warnings.filterwarnings("ignore", module="celery.worker.consumer")
     process.start()
     sys.exit(process.exitcode)
 
