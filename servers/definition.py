@@ -1,7 +1,7 @@
 """What a server's settings may be: one place for the form, the command line and imports.
 
 Nothing here imports Django. `check` returns sentences by field; the keys are `name`,
-`description`, `url`, `command`, `args.<i>`, `headers.<i>.name`, `headers.<i>.value`,
+`description`, `url`, `command`, `args`, `args.<i>`, `headers.<i>.name`, `headers.<i>.value`,
 `env.<i>.name` and `env.<i>.value`.
 """
 
@@ -32,6 +32,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Programs that start a package, which an argument names, with an example for each.
+_RUNNERS = {"npx": "@modelcontextprotocol/server-memory", "uvx": "mcp-server-time"}
 _HOST_CHARACTERS = re.compile(r"[^\x00-\x20\x7f<>\"{}|\\^`%/?#@]+")
 # The connection itself writes these; a second value would break it.
 _OWN_HEADERS = {
@@ -170,6 +172,8 @@ def _check_stdio(data: ServerData, errors: Errors) -> None:
         errors["command"] = problem
     if len(data.args) > MAX_ROWS:
         errors["args"] = f"There are {len(data.args)} arguments; {MAX_ROWS} are possible."
+    elif not errors.get("command") and (problem := _package_problem(data)):
+        errors["args"] = problem
     for index, argument in enumerate(data.args[:MAX_ROWS]):
         if problem := _argument_problem(argument):
             errors[f"args.{index}"] = problem
@@ -264,6 +268,15 @@ def _command_problem(command: str) -> str:
     if "{{" in command:
         return "A secret cannot stand in the command; put it into the environment."
     return ""
+
+
+def _package_problem(data: ServerData) -> str:
+    """npx and uvx without a package end at once, or wait for somebody at a keyboard."""
+    program = data.command.rpartition("/")[2]
+    example = _RUNNERS.get(program, "")
+    if not example or any(arg and not arg.startswith("-") for arg in data.args):
+        return ""
+    return f"{program} needs a package to start: add its name to Arguments, for example {example}."
 
 
 def _argument_problem(argument: str) -> str:

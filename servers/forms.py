@@ -130,6 +130,7 @@ class ServerForm(forms.Form):
         super().__init__(data, initial=_initial(server))
         self.server = server
         self.private = private or Private()
+        self.args_error = ""
         if data is None:
             self._rows_from_store(server)
         else:
@@ -174,28 +175,28 @@ class ServerForm(forms.Form):
         """Put each sentence of `servers.definition` under its field or into its row."""
         for key, sentence in errors.items():
             group, _, rest = key.partition(".")
-            if not rest:
+            if key == "args":
+                self.args_error = sentence
+            elif not rest:
                 self.add_error(group if group in self.fields else None, sentence)
-                continue
-            index, _, part = rest.partition(".")
-            row: Row = getattr(self, group)[int(index)]
-            if part == "name":
-                row.name_error = sentence
             else:
-                row.value_error = sentence
+                self._show_row_error(group, rest, sentence)
 
-    @property
-    def has_row_errors(self) -> bool:
-        rows = (*self.args, *self.headers, *self.env)
-        return any(row.name_error or row.value_error for row in rows)
+    def _show_row_error(self, group: str, rest: str, sentence: str) -> None:
+        index, _, part = rest.partition(".")
+        row: Row = getattr(self, group)[int(index)]
+        if part == "name":
+            row.name_error = sentence
+        else:
+            row.value_error = sentence
 
-    def padded(self, rows: list[Row]) -> list[Row]:
-        """With a blank row at the end to be filled."""
-        return [*rows, Row()]
+    def padded(self, rows: list[Row], error: str = "") -> list[Row]:
+        """With a blank row at the end to be filled; what is wrong with all of them stands there."""
+        return [*rows, Row(value_error=error)]
 
     @property
     def args_rows(self) -> list[Row]:
-        return self.padded(self.args)
+        return self.padded(self.args, self.args_error)
 
     @property
     def headers_rows(self) -> list[Row]:

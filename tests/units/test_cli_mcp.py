@@ -74,7 +74,7 @@ def test_a_reference_is_no_reason_to_warn() -> None:
     result = run("add", "a", "--url", "https://h.example/?k={{secret:K}}", "--header", header)
     assert result.exit_code == 0
     assert result.stderr == ""
-    assert run("add", "b", "--env", "MODE=fast", "--", "npx").stderr == ""
+    assert run("add", "b", "--env", "MODE=fast", "--", "server").stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,9 @@ def test_a_command_without_two_dashes_before_it_is_told_of_them() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("add", "a b", "--", "npx"), "can hold only letters"),
-        (("add", "GITHUB", "--", "npx"), "exists already"),
+        (("add", "x", "--", "npx", "-y"), "npx needs a package to start: add its name to Arg"),
+        (("add", "a b", "--", "server"), "can hold only letters"),
+        (("add", "GITHUB", "--", "server"), "exists already"),
         (("add", "x", "--url", "https://me:pw@h/"), "user name or password"),
         (("show", "nowhere"), "no MCP server named nowhere"),
         (("test", "nowhere"), "no MCP server named nowhere"),

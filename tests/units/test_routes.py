@@ -45,7 +45,7 @@ class Things:
     @cached_property
     def server(self) -> Server:
         ensure_key_ring()
-        server = create_server(actor=None, data=ServerData("time", "stdio", command="uvx"))
+        server = create_server(actor=None, data=ServerData("time", "stdio", command="time-server"))
         Tool.objects.create(server=server, position=0, name="now", content_hash="0" * 64)
         return server
 

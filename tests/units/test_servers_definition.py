@@ -12,7 +12,7 @@ def http(**values: object) -> ServerData:
 
 
 def stdio(**values: object) -> ServerData:
-    return ServerData(**{"name": "brave", "transport": STDIO, "command": "npx", **values})  # type: ignore[arg-type]
+    return ServerData(**{"name": "brave", "transport": STDIO, "command": "brave", **values})  # type: ignore[arg-type]
 
 
 def test_the_worked_examples_are_fine() -> None:
@@ -20,7 +20,7 @@ def test_the_worked_examples_are_fine() -> None:
     header = Entry("Authorization", "Bearer {{secret:GITHUB_TOKEN}}")
     assert check(http(url="https://api.githubcopilot.com/mcp/", headers=(header,))) == {}
     env = (Entry("BRAVE_API_KEY", "{{ secret:BRAVE }}"),)
-    assert check(stdio(args=("-y", "@brave/brave-search-mcp-server"), env=env)) == {}
+    assert check(stdio(command="npx", args=("-y", "@brave/brave-search-mcp-server"), env=env)) == {}
 
 
 @pytest.mark.parametrize("name", ["a", "A_b-9", "x" * 64])
@@ -140,6 +140,21 @@ def test_what_no_process_can_be_started_with_is_refused(
     values: dict[str, object], key: str
 ) -> None:
     assert list(check(stdio(**values))) == [key]
+
+
+@pytest.mark.parametrize("args", [(), ("-y",), ("-y", ""), ("--package=x",), ("--",)])
+@pytest.mark.parametrize("command", ["npx", "uvx", "/usr/local/bin/npx"])
+def test_a_runner_of_packages_needs_one(command: str, args: tuple[str, ...]) -> None:
+    errors = check(stdio(command=command, args=args))
+    assert list(errors) == ["args"]
+    assert "needs a package to start: add its name to Arguments" in errors["args"]
+
+
+@pytest.mark.parametrize("args", [("-y", "pkg"), ("--from", "git+https://h/x", "x"), ("pkg", "-v")])
+def test_a_runner_of_packages_with_one_is_fine(args: tuple[str, ...]) -> None:
+    for command in ("npx", "uvx"):
+        assert check(stdio(command=command, args=args)) == {}
+    assert check(stdio(command="my-npx", args=())) == {}
 
 
 def test_a_path_with_spaces_is_a_command() -> None:

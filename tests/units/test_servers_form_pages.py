@@ -103,6 +103,18 @@ def test_with_script_the_list_opens_the_dialog_of_the_test(administrator_client:
     assert "data-open-check" not in nonsense.content.decode()
 
 
+def test_a_package_that_is_missing_is_asked_for_in_the_next_argument(
+    administrator_client: Client,
+) -> None:
+    response = administrator_client.post(CREATE, {**STDIO, "arg": ["-y", ""]})
+    text = response.content.decode()
+    assert response.status_code == 422
+    assert not Server.objects.exists()
+    [row] = re.findall(r'<textarea[^>]*aria-describedby="arg-2-error"[^>]*></textarea>', text)
+    assert 'aria-invalid="true"' in row
+    assert "npx needs a package to start: add its name to Arguments" in text
+
+
 def test_errors_stand_under_their_fields_and_nothing_typed_is_lost(
     administrator_client: Client,
 ) -> None:
