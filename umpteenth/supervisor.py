@@ -47,13 +47,17 @@ class Child:
     due: float | None = 0.0  # when to start it; None while it runs
 
     def start(self, now: float) -> None:
-        self.process = subprocess.Popen(
-            self.argv,
-            stdin=subprocess.DEVNULL,
-            pass_fds=self.pass_fds,
-            start_new_session=True,
-        )
-        self.started_at, self.due = now, None
+        try:
+            self.process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                pass_fds=self.pass_fds,
+                start_new_session=True,
+            )
+        except OSError as error:  # too many processes or too little memory, for the moment
+            self._try_again(f"cannot start ({error.strerror or error})", now)
+        else:
+            self.started_at, self.due = now, None
 
     def notice_death(self, now: float) -> bool:
         """Whether it has ended; then `due` says when it starts again."""
@@ -62,12 +66,16 @@ class Child:
         if now - self.started_at >= HEALTHY_AFTER:
             self.deaths = 0
         self.kill_group()  # what it may have left behind
-        delay = min(FIRST_DELAY * 2**self.deaths, LAST_DELAY)
-        ending = _ending(self.process.returncode)
-        _say(f"{self.name} ended ({ending}); it starts again in {delay:g} s.")
+        self._try_again(f"ended ({_ending(self.process.returncode)})", now)
+        return True
+
+    def _try_again(self, why: str, now: float) -> None:
+        """Set when it starts next, ever later."""
+        # Bounded first: after a night of failures the power would be too large for a float.
+        delay = min(FIRST_DELAY * 2 ** min(self.deaths, 16), LAST_DELAY)
+        _say(f"{self.name} {why}; it starts again in {delay:g} s.")
         self.deaths += 1
         self.process, self.due = None, now + delay
-        return True
 
     def kill_group(self) -> None:
         if self.process is None:

@@ -192,6 +192,13 @@ def test_a_child_that_keeps_dying_is_started_ever_later(capsys: pytest.CaptureFi
     assert first == "umpteenth: worker ended (exit status 3); it starts again in 1 s."
 
 
+def test_a_child_that_dies_all_night_is_still_started() -> None:
+    child = ended(3)
+    child.deaths = 5000
+    assert child.notice_death(now=5.0)
+    assert child.due == 5.0 + supervisor.LAST_DELAY
+
+
 def test_a_child_that_had_been_well_starts_again_soon() -> None:
     child = ended(1)
     child.deaths = 6
@@ -207,3 +214,23 @@ def test_a_child_that_lives_is_left_alone() -> None:
     child.kill_group()
     assert child.process is not None
     assert child.process.wait() == -signal.SIGKILL
+
+
+def test_a_child_that_cannot_be_started_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    child = Child("worker", ["true"])
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refuse)
+        child.start(100.0)
+    said = "worker cannot start (Resource temporarily unavailable); it starts again in 1 s."
+    assert capsys.readouterr().err == f"umpteenth: {said}\n"
+    assert (child.process, child.due) == (None, 101.0)
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert supervisor._ending(-signal.SIGKILL) == "killed by SIGKILL"
+    assert supervisor._ending(-40) == "killed by signal 40"
