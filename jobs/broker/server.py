@@ -163,9 +163,9 @@ class Broker:
             return _refusal("the request is not a JSON line", USAGE)
         if not isinstance(request, dict) or not self._allows(request.get("token")):
             return _refusal("the token is not this run's", USAGE)
-        if self._before is not None:
-            await self._before()
         try:
+            if self._before is not None:
+                await self._before()
             result = await self._commands.run(request.get("command"), request.get("args"))
         except BrokerError as error:
             return _refusal(error.message, error.exit_code)
