@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import sys
 import threading
 import time
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from umpteenth.core import directory_watch
 from umpteenth.core.directory_watch import DirectoryWatch
 
 LONG = 30.0  # seconds; no wait that ends by an arrival comes near it
@@ -45,6 +48,31 @@ def test_a_file_that_arrives_ends_the_wait(watch: DirectoryWatch, tmp_path: Path
 def test_what_arrived_before_the_wait_ends_it_too(watch: DirectoryWatch, tmp_path: Path) -> None:
     arrive(tmp_path)
     assert seconds_of(watch, LONG) < LONG / 2
+
+
+def test_a_worker_with_very_many_open_files_can_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Descriptors above 1,023, which `select` refuses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    real = directory_watch._watch
+
+    def high(folder: Path) -> int:
+        low = real(folder)
+        assert low is not None
+        moved = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1500)
+        os.close(low)
+        return moved
+
+    try:
+        monkeypatch.setattr(directory_watch, "_watch", high)
+        watch = DirectoryWatch(tmp_path, poll_every=LONG)
+        arrive(tmp_path)
+        assert seconds_of(watch, LONG) < LONG / 2
+        watch.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_an_arrival_ends_one_wait_only(watch: DirectoryWatch, tmp_path: Path) -> None:

@@ -24,12 +24,16 @@ class DirectoryWatch:
         """`poll_every`: seconds of a wait without inotify."""
         self._poll_every = poll_every
         self._descriptor = _watch(folder)
+        # Not `select`, which refuses the descriptors above 1,023 of a busy worker.
+        self._poll = select.poll()
+        if self._descriptor is not None:
+            self._poll.register(self._descriptor, select.POLLIN)
 
     def wait(self, timeout: float) -> None:
         """Return when something arrives or has arrived, at the latest after `timeout` seconds."""
         if self._descriptor is None:
             time.sleep(min(timeout, self._poll_every))
-        elif select.select([self._descriptor], [], [], timeout)[0]:
+        elif self._poll.poll(timeout * 1000):
             os.read(self._descriptor, _BUFFER)
 
     def close(self) -> None:
