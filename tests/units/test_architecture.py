@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,6 +174,15 @@ def test_time_limits_are_those_that_hold_on_every_python(path: Path) -> None:
 @pytest.mark.parametrize("name", EMPTY)
 def test_the_packages_themselves_import_nothing(name: str) -> None:
     assert imports(ROOT / name.replace(".", "/") / "__init__.py") == set()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "templates").rglob("*.html")), ids=str)
+def test_what_a_form_is_for_comes_before_the_way_out(path: Path) -> None:
+    """The same order of buttons at the end of every form and dialog."""
+    text = path.read_text(encoding="utf-8")
+    for foot in re.findall(r'class="(?:\S+-foot|unsaved-bar)"(.*?)</div>', text, flags=re.S):
+        buttons = re.findall(r'class="(btn(?: btn-(?:primary|danger))?)"', foot)
+        assert buttons == sorted(buttons, key=lambda button: button == "btn")
 
 
 def test_the_lock_names_no_registry() -> None:

@@ -73,6 +73,15 @@ def test_stdio_is_preset_and_both_transports_are_explained(administrator_client:
     assert "Take this when a service offers both" in text
 
 
+def test_what_must_be_filled_in_is_marked(administrator_client: Client) -> None:
+    text = administrator_client.get(CREATE).content.decode()
+    assert re.findall(r'class="form-label required" for="id_(\w+)"', text) == [
+        "name",
+        "command",
+        "url",
+    ]
+
+
 def test_the_form_asks_for_what_either_transport_needs(administrator_client: Client) -> None:
     """P10, P16, P19."""
     text = administrator_client.get(CREATE).content.decode()

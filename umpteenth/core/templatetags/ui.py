@@ -254,12 +254,16 @@ def json_pretty(value: Any) -> str:
 
 @register.inclusion_tag("partials/field.html")
 def field(bound: BoundField, **attributes: Any) -> dict[str, Any]:
-    """Label, control, help and errors of one form field. Attributes: `placeholder="…"`."""
+    """Label, control, help and errors of one form field. Attributes: `placeholder="…"`.
+
+    `required=True` marks a field that the form itself leaves to a service to ask for.
+    """
     widget = bound.field.widget
     kind = type(widget).__name__
     base = {"CheckboxInput": "form-check-input", "Select": "form-select"}.get(kind, "form-control")
     css = f"{base} {widget.attrs.get('class', '')}".strip()
     described = [f"{bound.auto_id}-help"] if bound.help_text else []
+    required = attributes.pop("required", bound.field.required)
     attrs: dict[str, Any] = {key.replace("_", "-"): value for key, value in attributes.items()}
     if bound.errors:
         css += " is-invalid"
@@ -270,6 +274,7 @@ def field(bound: BoundField, **attributes: Any) -> dict[str, Any]:
     attrs["class"] = css
     return {
         "field": bound,
+        "required": required,
         "control": bound.as_widget(attrs=attrs),
         "kind": kind,
         "is_group": getattr(widget, "input_type", "") == "radio" or "Multiple" in kind,
