@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,8 @@ class _Noted:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         reason = "" if error is None else str(error) or type(error).__name__
+        if isinstance(error, asyncio.CancelledError):
+            reason = "the script or its run ended before the answer came"
         self._handler.note(self._command, self.details, reason, writes=self._writes)
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from jobs import runner, triggers
+from jobs.handler import RunHandler
 from jobs.models import Job, Run, StateEntry
 from jobs.sandbox import base as sandbox
-from tests.fakes.runs import make_job, make_run, output_of, payloads_of, start_plainly
+from jobs.toolbox import CallMeter
+from tests.fakes.runs import (
+    ListRecorder,
+    make_job,
+    make_run,
+    output_of,
+    payloads_of,
+    start_plainly,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 UMP = 'ump() { python3 "$UMP" "$@"; }\n'
@@ -57,6 +70,22 @@ def test_every_call_of_ump_is_recorded_until_there_are_many(
     assert [payload["value"] for payload in payloads_of(run, "outputs.set")] == [1, 2]
     assert run.outputs == {"n": 4}
     assert "3 further calls were made" in payloads_of(run, "log")[-1]["message"]
+
+
+async def test_a_call_that_nobody_waits_for_any_more_is_told_in_words() -> None:
+    async def hang(_work: Callable[[], Any]) -> Any:
+        await asyncio.Event().wait()
+
+    recorder = ListRecorder()
+    meter = CallMeter(recorder)  # type: ignore[arg-type]
+    handler = RunHandler(Run(), None, recorder, meter, hang)  # type: ignore[arg-type]
+    call = asyncio.create_task(handler.state_list())
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    [noted] = recorder.of("broker.call")
+    assert noted["error"] == "the script or its run ended before the answer came"
 
 
 def test_state_comes_back_as_it_was_kept() -> None:
