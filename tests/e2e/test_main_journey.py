@@ -96,7 +96,8 @@ def make_job_with_two_tools(page: Page) -> None:
     tools.get_by_text("echo", exact=True).click()
     tools.get_by_text("get-sum", exact=True).click()
     expect(page.locator("[data-tools-label]")).to_have_text(re.compile(r"^2 of 1\d tools$"))
-    page.keyboard.press("Escape")
+    tools.get_by_role("button", name="Done").click()
+    expect(tools).to_be_hidden()
     page.get_by_role("button", name="Create job").click()
     expect(page.get_by_role("heading", name="first job", level=1)).to_be_visible()
 
