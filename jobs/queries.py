@@ -73,15 +73,14 @@ class Bar:
 
 
 def strip(runs: Sequence[Run], *, height: int = 24, step: int = 7) -> list[Bar]:
-    """Bars at the right end of a strip of ten; the longest run is as high as the strip."""
+    """Bars from left to right; the longest run is as high as the strip."""
     durations = [run_duration_ms(run) or 0.0 for run in runs]
     longest = max(durations, default=0.0) or 1.0
     bars = []
     for index, (run, ms) in enumerate(zip(runs, durations, strict=True)):
         tall = round(5 + (height - 5) * ms / longest, 1)
-        x = (STRIP_LENGTH - len(runs) + index) * step
         title = f"#{run.number} {run.get_status_display().lower()}"
-        bars.append(Bar(run, x, round(height - tall, 1), tall, title))
+        bars.append(Bar(run, index * step, round(height - tall, 1), tall, title))
     return bars
 
 

@@ -83,7 +83,16 @@ def test_bars_are_as_high_as_runs_were_long() -> None:
     assert tall.height == 24
     assert 5 < short.height < 8
     assert short.y + short.height == tall.y + tall.height == 24
-    assert tall.x == 63  # the newest stands at the right end
+    assert (short.x, tall.x) == (0, 7)  # under the column's header, the newest at the right
+
+
+def test_the_strip_is_as_wide_as_its_bars(member_client: Client) -> None:
+    job = make()
+    for number in (1, 2, 3):
+        run_of(job, number)
+    assert 'class="strip" width="19" height="24" viewBox="0 0 19 24"' in page(
+        member_client, "/jobs/"
+    )
 
 
 def test_the_list_is_searched_by_name(member_client: Client) -> None:
