@@ -17,6 +17,7 @@ from secrets_vault.models import Key, Secret
 from secrets_vault.services import Target, Usage, secret_value, set_secret
 from tests.fakes.vault import ring_with, use_ring_in
 from umpteenth.cli import secrets
+from umpteenth.cli.output import is_terminal
 from umpteenth.core.config import ConfigError
 
 pytestmark = pytest.mark.django_db
@@ -277,7 +278,7 @@ def test_forget_key_of_an_unknown_key_fails() -> None:
 def test_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
-    assert not secrets.is_terminal()
+    assert not is_terminal()
 
 
 def test_every_command_explains_itself() -> None:
