@@ -53,7 +53,7 @@ def worker(parent: int | None) -> None:
     end_with_parent(parent)
     load_django(service=True)
     # Sandboxes drop root themselves, and messages are JSON, never pickle.
-    warnings.filterwarnings("ignore", module="celery.platforms")
+    warnings.filterwarnings("ignore", module=r"celery\.(platforms|apps\.worker)")
     # The stubs do not know it.
     from celery.apps.worker import install_worker_term_handler  # type: ignore[attr-defined]
     from celery.signals import worker_ready
