@@ -65,5 +65,5 @@ def run_it(page: Page) -> None:
     call.locator("summary").click()
     call.get_by_role("link", name="Show details").click()
     expect(call.locator(".panes")).to_contain_text("no script needed")
-    page.get_by_role("link", name="Outputs", exact=True).click()
+    page.get_by_role("link", name="Outputs").click()
     expect(page.get_by_text("This run left no outputs")).to_be_visible()
