@@ -93,7 +93,7 @@ def run_a_job(page: Page) -> None:
     fits(page)
     page.evaluate("scrollTo(0, 0)")
     page.get_by_role("link", name="Timeline", exact=True).focus()
-    tab_to(page, page.get_by_role("link", name="Outputs"))
+    tab_to(page, page.get_by_role("link", name="Outputs 2"))
     page.keyboard.press("Enter")
     expect(page.get_by_text("19 and 23 are 42.")).to_be_visible()
     fits(page)
