@@ -280,6 +280,33 @@
     announce(theme === "dark" ? "Dark theme" : "Light theme");
   });
 
+  // A double click must not start two runs: a form is sent once until its answer is here
+  const sending = new WeakSet();
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.getAttribute("method")?.toLowerCase() !== "post") return;
+    if (sending.has(form)) {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      return;
+    }
+    sending.add(form);
+    setTimeout(() => {
+      // Handled by a script of its page, which has its own way of saying that it is busy.
+      if (event.defaultPrevented && !form.hasAttribute("hx-post")) sending.delete(form);
+    });
+    setTimeout(() => sending.delete(form), 30_000);
+  }, true);
+
+  document.addEventListener("htmx:afterRequest", (event) => {
+    // After a redirect the page is about to leave.
+    if (!event.detail.xhr?.getResponseHeader("HX-Redirect")) sending.delete(event.detail.elt);
+  });
+  addEventListener("pageshow", (event) => {
+    if (event.persisted) for (const form of document.forms) sending.delete(form);
+  });
+
   // Unsaved changes
   const saved = new WeakMap();
   let leaving = false;

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from tests.e2e.actions import expect_succeeded, lines, run_now, state
-from tests.e2e.conftest import NewPage
+from tests.e2e.actions import dialog, expect_succeeded, lines, open_job, run_now, state
+from tests.e2e.conftest import Complaints, NewPage
 from tests.e2e.stock import HOSTILE, SECRET, SECRET_VALUE
 
 CANCEL_LIMIT = 10_000  # milliseconds; what issue 2 allows
@@ -25,6 +25,31 @@ def test_a_live_run_says_what_it_waits_for_and_can_be_cancelled(alice: Page) -> 
     cancel(alice)
     expect(waiting.locator(".line-outcome")).not_to_have_text("Running")
     expect(alice.locator("#timeline-now")).to_be_empty()
+
+
+def test_a_double_click_starts_one_run(alice: Page) -> None:
+    sent: list[str] = []
+    alice.on("request", lambda request: sent.append(f"{request.method} {request.url}"))
+    open_job(alice, "leaks")
+    alice.get_by_role("link", name="Run now").click()
+    dialog(alice).get_by_role("button", name="Run now").dblclick()
+    alice.wait_for_url("**/runs/*/")
+    expect_succeeded(alice)
+    assert len([line for line in sent if line.startswith("POST")]) == 1
+
+
+def test_a_refused_form_can_be_sent_again(alice: Page, complaints: Complaints) -> None:
+    complaints.expected = (422,)
+    open_job(alice, "leaks")
+    alice.get_by_role("link", name="Run now").click()
+    for _ in range(2):
+        dialog(alice).get_by_label("Input (JSON)").fill("{")
+        dialog(alice).get_by_role("button", name="Run now").click()
+        expect(dialog(alice)).to_contain_text("The input")
+        dialog(alice).get_by_label("Input (JSON)").fill("{}")
+    dialog(alice).get_by_role("button", name="Run now").click()
+    alice.wait_for_url("**/runs/*/")
+    expect_succeeded(alice)
 
 
 def test_a_reload_in_mid_run_resumes_without_a_line_twice(alice: Page) -> None:
