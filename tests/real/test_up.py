@@ -7,6 +7,7 @@ again and that end with it by whatever signal, everything gone in under five sec
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -39,12 +40,16 @@ def eventually(condition: Callable[[], bool], seconds: float = START_LIMIT) -> b
     return True
 
 
+_numbers = itertools.count()
+
+
 class Site:
     """An `umpteenth up` with a data directory of its own."""
 
     def __init__(self, data_dir: Path, *options: str, **variables: str) -> None:
         self.data_dir = data_dir
-        self.log = data_dir.parent / f"{data_dir.name}.log"
+        # Two on one data directory keep their words apart.
+        self.log = data_dir.parent / f"{data_dir.name}-{next(_numbers)}.log"
         environ = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         environ |= {"UMPTEENTH_DATA_DIR": str(data_dir), **variables}
         with self.log.open("w") as log:

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,15 @@ from umpteenth.core import checks
 from umpteenth.core.config import AppOptions, ConfigError, Options, get_options
 
 
+@pytest.fixture(autouse=True)
+def _own_umask() -> Iterator[None]:
+    """`main` narrows it for the whole process, in which other tests make files."""
+    before = os.umask(0)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 def run_main(monkeypatch: pytest.MonkeyPatch, callback: Any) -> int:
     """The exit status of `umpteenth trial`, a command that calls `callback`."""
 
@@ -31,7 +41,6 @@ def run_main(monkeypatch: pytest.MonkeyPatch, callback: Any) -> int:
         return callback()
 
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: trial)
-    monkeypatch.setattr(os, "umask", lambda _: 0)
     with pytest.raises(SystemExit) as caught:
         cli.main(["trial"])
     assert isinstance(caught.value.code, int)
