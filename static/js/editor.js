@@ -207,4 +207,8 @@
     select.value = "";
     changed();
   });
+  // A choice made before the scripts were here; htmx, loaded first, listens by now.
+  document.addEventListener("DOMContentLoaded", () => {
+    if (select?.value) select.dispatchEvent(new Event("change", { bubbles: true }));
+  });
 })();
