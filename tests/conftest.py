@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 _DATA_DIR = Path(os.environ["UMPTEENTH_DATA_DIR"])
 # Playwright's event loop runs in the thread that also asks the database.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+
+# A busy machine is no counterexample.
+hypothesis_settings.register_profile("patient", deadline=None)
+hypothesis_settings.load_profile("patient")
 
 PASSWORD = "correct horse battery"
 # Tests under these directories may leave this machine, to the package registries.
