@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from tests.e2e.site import (
     everything_over_http,
     free_port,
     running_site,
-    wait_for_port,
+    served,
 )
 from umpteenth.core.config import PROJECT_ROOT
 
@@ -95,20 +94,9 @@ def main(directory: Path) -> None:
 def weather(home: Path) -> Iterator[str]:
     """The demo's server over HTTP; its address."""
     port = free_port()
-    with (home / "weather.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(EXAMPLES / "weather_http.py"), f"--port={port}"],
-            env={"PATH": os.environ["PATH"], "WEATHER_TOKEN": TOKEN},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        wait_for_port(port)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.kill()
-        process.wait()
+    argv = [sys.executable, str(EXAMPLES / "weather_http.py"), f"--port={port}"]
+    with served(argv, port, home / "weather.log", WEATHER_TOKEN=TOKEN) as address:
+        yield address
 
 
 def photograph(browser: Browser, site: Site, directory: Path) -> None:

@@ -152,13 +152,21 @@ def running_site(directory: Path) -> Iterator[Site]:
 def everything_over_http(directory: Path) -> Iterator[str]:
     """`server-everything` over Streamable HTTP; its address."""
     port = free_port()
-    with (directory / "everything.log").open("w") as log:
+    argv = ["node", str(EVERYTHING), "streamableHttp"]
+    with served(argv, port, directory / "everything.log", PORT=str(port)) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def served(argv: list[str], port: int, log: Path, **variables: str) -> Iterator[str]:
+    """A server of MCP over HTTP on this port; its address."""
+    with log.open("w") as output:
         process = subprocess.Popen(
-            ["node", str(EVERYTHING), "streamableHttp"],
-            env={"PATH": os.environ["PATH"], "PORT": str(port)},
+            argv,
+            env={"PATH": os.environ["PATH"], **variables},
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
         )
     try:
         wait_for_port(port)
