@@ -14,6 +14,7 @@ from jobs.connections import AttachedServer, ServerLink
 from jobs.toolbox import CallMeter, Toolbox, ToolNotFound
 from servers.mcp.types import CallResult, CallTimedOut, ConnectionSettings, ServerUnavailable
 from tests.fakes.runs import FakeServer, FakeServers, ListRecorder, tool, unavailable
+from umpteenth.core import deadlines
 
 CAP = 5  # seconds after which a test that waits has failed
 
@@ -178,10 +179,16 @@ class TestConnecting:
     async def test_connecting_in_time_lifts_the_limit(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connections, "CONNECT_LIMIT", 0.05)
+        limits: list[deadlines.Timeout] = []
+
+        def kept(delay: float | None) -> deadlines.Timeout:
+            limits.append(deadlines.Timeout(asyncio.get_running_loop().time() + (delay or 0)))
+            return limits[-1]
+
+        monkeypatch.setattr(deadlines, "timeout", kept)
         link = bench.attach("good")
         await link.ready()
-        await asyncio.sleep(0.1)
+        assert [limit.when() for limit in limits] == [None]
         assert (await call(bench)).ok
 
     async def test_a_reference_that_does_not_resolve_is_the_reason(self, bench: Bench) -> None:
