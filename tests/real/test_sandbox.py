@@ -241,10 +241,11 @@ async def test_a_cancelled_task_can_still_end_its_sandbox(adapter: Bubblewrap) -
 
 async def test_what_was_written_before_a_kill_can_be_read_after_it(adapter: Bubblewrap) -> None:
     spec = SandboxSpec(party="agent", network=False)
-    process = await adapter.start(["bash", "-c", "echo first; echo last; sleep 999"], spec)
-    assert await process.stdout.readline() == b"first\n"
+    script = "echo first; echo last; echo written >&2; sleep 999"
+    process = await adapter.start(["bash", "-c", script], spec)
+    assert await process.stderr.readline() == b"written\n"
     await process.kill()
-    assert await process.stdout.read() == b"last\n"
+    assert await process.stdout.read() == b"first\nlast\n"
 
 
 def test_several_threads_with_loops_of_their_own_share_the_launcher(adapter: Bubblewrap) -> None:
