@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-MIB: Final = 1024 * 1024
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
 
 MAX_MESSAGE_BYTES: Final = 16 * MIB  # one line, one event, one decoded body
 MAX_TOOLS: Final = 512
@@ -29,6 +30,52 @@ SLOW_CLASSES: Final[tuple[tuple[float, tuple[str, ...]], ...]] = (
     ),
     (300.0, ("image", "video", "visuali", "data_vis")),
 )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one server may send and be sent (requirements, section 0; A37-A43).
+
+    Sizes are in bytes of UTF-8. `depth` and `nodes` bound arguments and schemas: how deep values
+    are nested, and how many there are. `call_seconds` and `inflight_calls` stand in for what
+    nobody set; None leaves the common rule.
+    """
+
+    tools: int = MAX_TOOLS
+    tool_pages: int = MAX_PAGES
+    definition_bytes: int = MAX_DEFINITION_BYTES
+    message_bytes: int = MAX_MESSAGE_BYTES
+    result_bytes: int = MAX_MESSAGE_BYTES
+    schema_bytes: int = MAX_DEFINITION_BYTES
+    argument_bytes: int = 4 * MIB
+    depth: int = 64
+    nodes: int = 100_000
+    call_seconds: float | None = None
+
+
+STANDARD: Final = Limits()
+STRICT: Final = Limits(
+    tools=64,
+    tool_pages=20,
+    message_bytes=256 * KIB,
+    result_bytes=128 * KIB,
+    schema_bytes=16 * KIB,
+    argument_bytes=64 * KIB,
+    depth=32,
+    nodes=10_000,
+    call_seconds=30.0,
+)
+PROFILES: Final = {"standard": STANDARD, "strict": STRICT}
+MAX_INFLIGHT_CALLS: Final = 4  # of one server at once; others wait in order (U5)
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Of calls that a server asks to repeat (U49-U58). Waits are in milliseconds."""
+
+    attempts: int = 3  # the first one counts; 1 switches retries off
+    base_ms: int = 250
+    max_ms: int = 4000
 
 
 @dataclass(frozen=True)

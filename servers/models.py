@@ -15,6 +15,7 @@ class Server(models.Model):
     class Transport(models.TextChoices):
         HTTP = "http", "HTTP"
         STDIO = "stdio", "stdio"
+        UNIX = "unix", "Unix socket"
 
     class State(models.TextChoices):
         UNTESTED = "untested", "Not tested"
@@ -29,7 +30,9 @@ class Server(models.Model):
     enabled = models.BooleanField(default=True)
 
     # HTTP: scheme, host and path. The query may hold keys and lives in `private`.
+    # Unix socket: the address that is used over it (U12).
     url = models.CharField(max_length=2000, blank=True)
+    socket_path = models.CharField(max_length=107, blank=True)  # what the kernel can hold
     command = models.CharField(max_length=500, blank=True)
     args = models.JSONField(default=list, blank=True)
     # Encrypted JSON {"query": str, "headers": [[name, value]], "env": [[name, value]]};
@@ -39,7 +42,12 @@ class Server(models.Model):
     # Kept apart so that lists need no decryption.
     has_authorization = models.BooleanField(default=False)
     secret_names = models.JSONField(default=list, blank=True)
+    # What differs from the defaults of `servers.options`.
     options = models.JSONField(default=dict, blank=True)
+    # The secret that option `token_ref` names, kept apart so that lists can tell if it exists.
+    token_name = models.CharField(max_length=100, blank=True)
+    # Which tools runs may see, beyond their jobs' lists: `servers.policy.Policy.as_json()`.
+    policy = models.JSONField(default=dict, blank=True)
 
     # Counts saved edits; a form that was opened on an older one is refused.
     version = models.PositiveIntegerField(default=1)
@@ -63,6 +71,11 @@ class Server(models.Model):
     instructions = models.TextField(blank=True)
     # What worked last, tried first next time: {"transport": …, "mode": …}.
     remembered = models.JSONField(default=dict, blank=True)
+    # How transport and revision were found, in a sentence.
+    found_how = models.CharField(max_length=300, blank=True)
+    # Checks that failed in a row, and when health looks again (`servers.health`); None: never.
+    failures = models.PositiveIntegerField(default=0)
+    next_check_at = models.DateTimeField(null=True)
 
     class Meta:
         ordering = [Lower("name")]
@@ -71,15 +84,26 @@ class Server(models.Model):
             # cannot both exist.
             models.UniqueConstraint(Lower("name"), name="server_name_ignoring_case")
         ]
+        indexes = [
+            # The sweep asks every second which servers are to be checked.
+            models.Index(
+                fields=["next_check_at"],
+                name="server_check_due",
+                condition=models.Q(next_check_at__isnull=False),
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def endpoint(self) -> str:
-        """What people recognise it by: the address without its query, or the command line."""
+        """What people recognise it by: the address without its query, the socket and the
+        address over it, or the command line."""
         if self.transport == self.Transport.HTTP:
             return self.url
+        if self.transport == self.Transport.UNIX:
+            return f"{self.socket_path} {self.url}"
         return " ".join([self.command, *map(str, self.args)])
 
 
@@ -126,6 +150,10 @@ class Tool(models.Model):
 class Check(models.Model):
     """One test of a server, done by a worker."""
 
+    class Kind(models.TextChoices):
+        PERSON = "person", "Test"
+        HEALTH = "health", "Health check"
+
     class Status(models.TextChoices):
         QUEUED = "queued", "Waiting for a worker"
         RUNNING = "running", "Running"
@@ -140,6 +168,7 @@ class Check(models.Model):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="checks")
     connection_version = models.PositiveIntegerField()
+    kind = models.CharField(max_length=10, choices=Kind, default=Kind.PERSON)
     requested_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -191,3 +220,19 @@ class Check(models.Model):
     @property
     def is_done(self) -> bool:
         return self.status == self.Status.DONE
+
+
+class CallTicket(models.Model):
+    """A place in the line of one server's calls (`servers.inflight`).
+
+    The oldest tickets that have not expired hold the server's slots, the others wait in order.
+    `holder` is the claim token of a run, or a token of its own for a call outside of runs.
+    """
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="+")
+    holder = models.CharField(max_length=40, db_index=True)
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["server", "id"], name="ticket_line")]

@@ -60,6 +60,7 @@ class _Notes:
         self._began = 0.0
         self._last_line = ""
         self._tail = ""
+        self.notices: list[str] = []
 
     def step(self, label: str) -> None:
         if label == "Starting" and self._command:
@@ -77,6 +78,11 @@ class _Notes:
             self._tail = (self._tail + line[-MAX_TAIL:].rstrip("\n") + "\n")[-MAX_TAIL:]
             if line.strip():
                 self._last_line = line.strip()[:MAX_LINE]
+
+    def notice(self, sentence: str) -> None:
+        with self._lock:
+            if len(self.notices) < MAX_STEPS:
+                self.notices.append(sentence)
 
     def end(self) -> None:
         with self._lock:

@@ -338,6 +338,9 @@ class _Nobody:
     def stderr(self, line: str) -> None:
         pass
 
+    def notice(self, sentence: str) -> None:
+        pass
+
 
 async def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
     """Progress is asked for anyway: it renews the limit of a call."""

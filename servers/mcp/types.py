@@ -13,20 +13,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-TransportKind = Literal["http", "stdio"]
+from servers.limits import MAX_INFLIGHT_CALLS, STANDARD, Limits, RetryPolicy
+
+TransportKind = Literal["http", "stdio", "unix"]
 
 
 @dataclass(frozen=True)
 class ConnectionSettings:
     """Everything that one connection needs, references already resolved.
 
-    `url` may hold a query. Time-outs are in seconds; None is the default of `servers.limits`.
-    `remembered` is what worked last (`Connection.remembered`), tried first.
+    `url` may hold a query; with `unix` it is the address used over the socket at `socket_path`
+    (U12). Time-outs are in seconds; None is the default of `servers.limits`, 0 lifts the limit.
+    `remembered` is what worked last (`Connection.remembered`), tried first. `warnings` are
+    sentences about the settings themselves, to be shown with what the connection finds.
     """
 
     name: str
     transport: TransportKind
     url: str = ""
+    socket_path: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     command: str = ""
     args: tuple[str, ...] = ()
@@ -35,7 +40,14 @@ class ConnectionSettings:
     connect_timeout: float = 30.0
     request_timeout: float | None = None
     tool_timeout: float | None = None
+    limits: Limits = STANDARD
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    max_inflight: int = MAX_INFLIGHT_CALLS
+    allow_stateless: bool = True  # U16
+    reinit_on_expired_session: bool = True  # U17
+    strict_initialized_ack: bool = False  # U18
     remembered: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Without addresses, headers, arguments and environment: they may hold secrets."""
@@ -94,6 +106,7 @@ class CallResult:
     error: str = ""
     duration_ms: float = 0.0
     warnings: list[str] = field(default_factory=list)
+    attempts: int = 1
 
 
 class Observer(Protocol):
@@ -106,6 +119,36 @@ class Observer(Protocol):
     def stderr(self, line: str) -> None:
         """The server wrote a line to its standard error, or noise to its standard output."""
         ...
+
+    def notice(self, sentence: str) -> None:
+        """Something that belongs on the record happened by itself: the session was renewed, a
+        question was declined, a call is repeated, the tools have changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a server asks a person while it works (elicitation; input required).
+
+    `schema` describes a flat form; `url`, where it is set, an address that the person should
+    visit instead. All of it is the server's own text: untrusted.
+    """
+
+    message: str
+    schema: dict[str, Any] = field(default_factory=dict)
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`content` goes with `accept` only."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None
+
+
+# Answers a server's question; called in the task of the connection, may take its time.
+Asker = Callable[[Question], Awaitable[Answer]]
 
 
 class StdioProcess(Protocol):
@@ -155,6 +198,10 @@ class ServerUnavailable(ServerError):
 
 class LoginRequired(ServerError):
     """The server wants credentials and the settings hold none."""
+
+
+class InvalidArguments(ServerError):
+    """The arguments do not match the tool's input schema or its limits; nothing was sent."""
 
 
 class CallTimedOut(ServerError):

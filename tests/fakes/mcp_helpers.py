@@ -21,6 +21,7 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[str] = []
         self.lines: list[str] = []
+        self.notices: list[str] = []
         self.news = asyncio.Event()
 
     def step(self, label: str) -> None:
@@ -29,6 +30,9 @@ class Recorder:
     def stderr(self, line: str) -> None:
         self.lines.append(line)
         self.news.set()
+
+    def notice(self, sentence: str) -> None:
+        self.notices.append(sentence)
 
 
 def stdio_settings(behaviour: Behaviour | None = None, **options: Any) -> ConnectionSettings:

@@ -45,6 +45,8 @@ WITHOUT_DJANGO = (
     "servers.limits",
     "servers.mcp",
     "servers.naming",
+    "servers.options",
+    "servers.policy",
     "jobs.schedule",
     "jobs.sandbox.launcher",
     "jobs.ump",

@@ -126,6 +126,16 @@ class SandboxOptions(_Section):
         return value
 
 
+class NetworkOptions(_Section):
+    # Whether what runs here may reach private addresses and local sockets (P77, U12).
+    allow_private_targets: bool = True
+
+
+class McpOptions(_Section):
+    # Check enabled servers at start and then regularly (U2).
+    auto_connect: bool = True
+
+
 class Options(_Section):
     app: AppOptions = AppOptions()
     database: DatabaseOptions = DatabaseOptions()
@@ -133,6 +143,8 @@ class Options(_Section):
     security: SecurityOptions = SecurityOptions()
     runs: RunsOptions = RunsOptions()
     sandbox: SandboxOptions = SandboxOptions()
+    network: NetworkOptions = NetworkOptions()
+    mcp: McpOptions = McpOptions()
     data_dir: Path
 
     @property
