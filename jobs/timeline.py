@@ -22,8 +22,9 @@ from django.core.files.storage import default_storage
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import F
 
-from jobs import payloads
-from jobs.models import Blob, Run, RunEvent
+from jobs import media, payloads
+from jobs.media import Media
+from jobs.models import Artifact, Blob, Run, RunEvent
 from umpteenth.core import clock
 from umpteenth.core.connections import give_back
 from umpteenth.core.ids import new_id
@@ -77,7 +78,12 @@ def _wake(run_id: UUID) -> None:
 
 
 def append(
-    run_id: UUID, events: Sequence[Event], *, token: str | None = None, blobs: Sequence[Blob] = ()
+    run_id: UUID,
+    events: Sequence[Event],
+    *,
+    token: str | None = None,
+    blobs: Sequence[Blob] = (),
+    artifacts: Sequence[Artifact] = (),
 ) -> int:
     """Insert events and return the last number. Raises `LostClaim`.
 
@@ -97,6 +103,7 @@ def append(
         # The update holds the row until commit: nobody else can have moved the number.
         last: int = Run.objects.values_list("last_seq", flat=True).get(pk=run_id)
         Blob.objects.bulk_create(blobs)
+        Artifact.objects.bulk_create(artifacts)
         first = last - len(events) + 1
         RunEvent.objects.bulk_create(
             _row(run_id, first + index, event) for index, event in enumerate(events)
@@ -140,12 +147,15 @@ class Recorder:
         self._token = token
         self._masker = masker
         self._masking = threading.Lock()
-        self._waiting: list[tuple[Event, int]] = []
+        self._waiting: list[tuple[Event | Media, int]] = []
         self._bytes = 0
         self._changed = threading.Condition()
         self._closing = False
         self._room: Callable[[], None] | None = None
         self._stored = 0
+        self._media_files = 0
+        self._media_bytes = 0
+        self._unkept: set[str] = set()  # ids of media that could not be stored
         self._away_since: float | None = None
         self._give_up_at = math.inf
         self._thread = threading.Thread(target=self._work, name=f"recorder-{run_id}", daemon=True)
@@ -186,9 +196,53 @@ class Recorder:
     def record(self, kind: str, payload: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Hand in an event; returns at once."""
         event = Event(kind, payload or {}, **fields)
-        size = _rough_size(event.payload)
+        self._hand_in(event, _rough_size(event.payload))
+
+    def keep_media(self, span: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The parts (`content`) of a call's result as its event's payload keeps them.
+
+        Call it right before `record` with the call's span; it returns at once. Empty where the
+        parts hold nothing but text, which the payload's `text` says already. Images, sound and
+        embedded files leave base64 and become artifacts `calls/<span>-<n>.<ext>` of their true
+        type (n: the part's place, from 1); what stands in their place is `media.kept_part`. They
+        are written before every event that is recorded later. Everything else stays as it is.
+        """
+        if not media.say_more_than_text(parts):
+            return []
+        return [self._keep_part(span, number, part) for number, part in enumerate(parts, 1)]
+
+    def _keep_part(self, span: str, number: int, part: Mapping[str, Any]) -> dict[str, Any]:
+        data = media.data_of(part)
+        if data is None:
+            return dict(part)
+        found = self._media(span, number, part, data)
+        if isinstance(found, str):
+            return media.kept_part(part, None, found)
+        self._hand_in(found, len(found.body))
+        return media.kept_part(part, found)
+
+    def _media(self, span: str, number: int, part: Mapping[str, Any], data: object) -> Media | str:
+        """The file inside a part, or the sentence that says why it is not kept."""
+        if media.rough_size(data) > media.MAX_BYTES + 2:  # padding counts as bytes here
+            return media.TOO_LARGE
+        body = media.decode(data)
+        if not body:
+            return media.NOT_BASE64 if body is None else media.EMPTY
+        kind, declared = str(part.get("type")), media.declared_type(part)
+        media_type, extension = media.true_type(body, declared, kind)
+        if media_type.startswith("text/"):
+            body = self.mask_bytes(body)
         with self._changed:
-            self._waiting.append((event, size))
+            room = media.MAX_RUN_BYTES - self._media_bytes
+            if self._media_files >= media.MAX_RUN_FILES or len(body) > room:
+                return media.RUN_IS_FULL
+            self._media_files += 1
+            self._media_bytes += len(body)
+        return Media(new_id(), span, f"calls/{span}-{number}.{extension}", media_type, body)
+
+    def _hand_in(self, item: Event | Media, size: int) -> None:
+        with self._changed:
+            self._waiting.append((item, size))
             self._bytes += size
             self._changed.notify_all()
 
@@ -209,7 +263,7 @@ class Recorder:
         finally:
             connection.close()
 
-    def _take(self) -> list[Event]:
+    def _take(self) -> list[Event | Media]:
         with self._changed:
             while not self._waiting and not self._closing:
                 self._changed.wait()
@@ -218,9 +272,9 @@ class Recorder:
             self._bytes -= sum(size for _, size in batch)
         if self._room is not None:
             self._room()
-        return [event for event, _ in batch]
+        return [item for item, _ in batch]
 
-    def _write(self, batch: list[Event]) -> None:
+    def _write(self, batch: list[Event | Media]) -> None:
         if self.lost.is_set():
             return
         try:
@@ -232,12 +286,14 @@ class Recorder:
             logger.exception("events of run %s could not be stored", self.run_id)
             connection.close()
             if len(batch) > 1:
-                for event in batch:
-                    self._write([event])
-            elif batch[0].kind != "error":
-                self._write([_unstored(batch[0], error)])
+                for item in batch:
+                    self._write([item])
+            elif isinstance(item := batch[0], Media):
+                self._unkept.add(str(item.id))
+            elif item.kind != "error":
+                self._write([_unstored(item, error)])
 
-    def _store_patiently(self, batch: list[Event]) -> None:
+    def _store_patiently(self, batch: list[Event | Media]) -> None:
         """Wait for a database that is away: what happened meanwhile must not be lost with it."""
         while True:
             try:
@@ -256,42 +312,68 @@ class Recorder:
             if self.lost.wait(self.RETRY):
                 raise LostClaim
 
-    def _store(self, batch: Iterable[Event]) -> None:
+    def _store(self, batch: Iterable[Event | Media]) -> None:
         prepared: list[Event] = []
         blobs: list[Blob] = []
-        for event in batch:
-            ready, bodies = self._prepare(event)
+        artifacts: list[Artifact] = []
+        for item in batch:
+            if isinstance(item, Media):
+                artifacts += self._save_media(item)
+                continue
+            ready, bodies = self._prepare(item)
             kept = {name: self._save(body) for name, body in bodies.items()}
             found = {name: blob for name, blob in kept.items() if blob is not None}
             blobs += found.values()
             prepared.append(_with_blobs(ready, bodies, found))
         try:
-            append(self.run_id, prepared, token=self._token, blobs=blobs)
+            append(self.run_id, prepared, token=self._token, blobs=blobs, artifacts=artifacts)
         except BaseException:
-            delete_files(blob.path for blob in blobs)
+            delete_files([*(row.path for row in blobs), *(row.path for row in artifacts)])
             self._stored -= sum(blob.size for blob in blobs)
             raise
 
     def _prepare(self, event: Event) -> tuple[Event, dict[str, bytes]]:
         """Mask before cutting: a value cut in two would not be recognised."""
         payload = dict(event.payload)
+        if self._unkept and "content" in payload:
+            payload["content"] = [self._admit_loss(part) for part in payload["content"]]
         if not event.masked:
             payload = self.mask_json(payload)
         cut, bodies = payloads.fit(clean_json(payload))
         return replace(event, payload=cut), bodies
+
+    def _admit_loss(self, part: Any) -> Any:
+        if isinstance(part, dict) and part.get("artifact") in self._unkept:
+            return {**part, "artifact": None, "problem": media.NOT_STORED}
+        return part
 
     def _save(self, body: bytes) -> Blob | None:
         """The stored body; None where the run has used up its space or the storage fails."""
         if self._stored + len(body) > MAX_BLOB_BYTES:
             return None
         blob_id = new_id()
-        try:
-            path = default_storage.save(f"runs/{self.run_id}/{blob_id}", ContentFile(body))
-        except Exception:  # a full disk must not stop the run
-            logger.exception("a body of run %s could not be stored", self.run_id)
+        path = self._save_file(blob_id, body)
+        if path is None:
             return None
         self._stored += len(body)
         return Blob(id=blob_id, run_id=self.run_id, path=path, size=len(body))
+
+    def _save_media(self, item: Media) -> list[Artifact]:
+        path = self._save_file(item.id, item.body)
+        if path is None:
+            self._unkept.add(str(item.id))
+            return []
+        row = Artifact(id=item.id, run_id=self.run_id, name=item.name, span=item.span, path=path)
+        row.media_type, row.size = item.media_type, len(item.body)
+        return [row]
+
+    def _save_file(self, file_id: UUID, body: bytes) -> str | None:
+        try:
+            path: str = default_storage.save(f"runs/{self.run_id}/{file_id}", ContentFile(body))
+        except Exception:  # a full disk must not stop the run
+            logger.exception("a body of run %s could not be stored", self.run_id)
+            return None
+        return path
 
 
 def delete_files(paths: Iterable[str]) -> None:

@@ -128,11 +128,12 @@ class Blob(models.Model):
 
 
 class Artifact(models.Model):
-    """A file that a run left in /ump/outputs."""
+    """A file that a run left in /ump/outputs, or that a tool's result held: then with its span."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="artifacts")
     name = models.CharField(max_length=500)
+    span = models.CharField(max_length=40, blank=True)
     media_type = models.CharField(max_length=100)
     size = models.PositiveBigIntegerField()
     path = models.CharField(max_length=200)
@@ -140,7 +141,8 @@ class Artifact(models.Model):
     class Meta:
         ordering = ["name"]
         constraints = [
-            models.UniqueConstraint(fields=["run", "name"], name="artifact_name_per_run")
+            # A script may name a file as the ones of results are named.
+            models.UniqueConstraint(fields=["run", "span", "name"], name="artifact_name_per_run")
         ]
 
 
