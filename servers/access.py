@@ -1,10 +1,15 @@
 """Who may do what with servers. Services ask here, so that no page, command or import can forget.
 
 Members see and test servers; whoever may write a command chooses what runs (I19), so
-only administrators create, change, duplicate, switch and delete.
+only administrators create, change, duplicate, switch and delete. That holds for Unix sockets
+too, which lead into whatever listens on this machine (U12).
 """
 
 from __future__ import annotations
+
+import socket
+
+from django.conf import settings
 
 from umpteenth.accounts.models import User
 
@@ -21,3 +26,15 @@ def may_manage(person: User | None) -> bool:
 def require_manager(person: User | None) -> None:
     if not may_manage(person):
         raise NotAllowed("Only administrators can change MCP servers. Ask one of them.")
+
+
+def sockets_problem() -> str:
+    """Why no Unix socket can be used here; empty if they can. Asked at save and at connect."""
+    if not hasattr(socket, "AF_UNIX"):
+        return "This machine has no Unix sockets; choose HTTP or stdio."
+    if not settings.OPTIONS.network.allow_private_targets:
+        return (
+            "Unix sockets are switched off here, because network.allow_private_targets is false "
+            "in the configuration."
+        )
+    return ""

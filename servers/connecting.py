@@ -3,56 +3,132 @@
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from secrets_vault import services as vault
-from secrets_vault.references import find_names
+from secrets_vault.references import find_names, reference
+from servers.access import sockets_problem
 from servers.definition import query_pieces
 from servers.mcp.types import ConnectionSettings, ServerUnavailable
 from servers.models import Server
+from servers.options import OVER_HTTP, ServerOptions, read
 from servers.private import Private, read_private
 from umpteenth.core.masking import known_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from servers.mcp.types import TransportKind
+
+logger = logging.getLogger(__name__)
+
+_SOCKETS_HINT = "Use HTTP, or ask whoever runs this site to allow private targets."
+# What of ASCII stands as it is in an actor's name: all that is visible, and the blank.
+_ACTOR_SAFE = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 _SCHEME = re.compile(r"(?:bearer|basic|token|apikey)\s+(\S+)$", re.IGNORECASE)
 
 
 def connection_settings(
-    server: Server, *, job_name: str | None = None
+    server: Server, *, job_name: str | None = None, actor: str = ""
 ) -> tuple[ConnectionSettings, dict[str, str]]:
     """Settings with every reference resolved, and the values to mask by what they are called.
 
+    `actor` is who started the run, for servers that want to know (`per_actor`, U61-U65).
+
     All or nothing: raises the vault's `SecretError` if one reference does not resolve for this
     server, host and job or the server's own values do not open, and `ServerUnavailable` if a
-    resolved value cannot be sent.
+    resolved value cannot be sent or sockets are switched off. `token_ref` alone may fail: it is
+    logged, left out, and named by `settings.warnings` (U27).
     """
+    if server.transport == Server.Transport.UNIX and (problem := sockets_problem()):
+        raise ServerUnavailable(problem, hint=_SOCKETS_HINT)
     private = read_private(server)
-    is_http = server.transport == Server.Transport.HTTP
-    host = urlsplit(server.url).hostname if is_http else None
-    target = vault.Target(host=host, server=server.name, job=job_name)
+    options = read(server.options)
+    over_http = server.transport in OVER_HTTP
+    target = vault.Target(
+        host=urlsplit(server.url).hostname if over_http else None, server=server.name, job=job_name
+    )
     resolved = vault.resolve(dict(_references(private)), target=target)
     values = resolved.values
+    token, warning = _token(server.name, private, options, target) if over_http else (None, "")
     mask = {**resolved.secrets, **dict(_literals(server.name, private))}
+    if token is not None:
+        mask[options.token_name] = token
     _remember(mask)
+    headers = [
+        (name, _sendable(f"header {name}", values[f"header {index}"]))
+        for index, (name, _) in enumerate(private.headers)
+    ]
+    if token is not None:
+        headers.append(("Authorization", f"Bearer {_sendable('bearer token', token)}"))
+    if over_http and options.per_actor and actor:
+        headers = _with_actor(headers, options.actor_header, actor)
     settings = ConnectionSettings(
         name=server.name,
-        transport="http" if is_http else "stdio",
+        transport=cast("TransportKind", server.transport),
         url=_full_url(server.url, private.query, values),
-        headers=tuple(
-            (name, _sendable(name, values[f"header {index}"]))
-            for index, (name, _) in enumerate(private.headers)
-        ),
+        socket_path=server.socket_path,
+        headers=tuple(headers),
         command=server.command,
         args=tuple(str(argument) for argument in server.args),
         env={name: values[f"env {index}"] for index, (name, _) in enumerate(private.env)},
         remembered=server.remembered,
+        warnings=(warning,) if warning else (),
+        **_engine_options(options),
     )
     return settings, mask
+
+
+def _engine_options(options: ServerOptions) -> dict[str, Any]:
+    return {
+        "start_timeout": options.start_timeout_secs,
+        "connect_timeout": options.connect_timeout_secs,
+        "request_timeout": options.request_timeout_secs,
+        "tool_timeout": options.call_timeout,
+        "limits": options.limits,
+        "retry": options.retry,
+        "max_inflight": options.max_inflight_calls,
+        "allow_stateless": options.allow_stateless,
+        "reinit_on_expired_session": options.reinit_on_expired_session,
+        "strict_initialized_ack": options.initialized_ack_mode == "strict",
+    }
+
+
+def _token(
+    server: str, private: Private, options: ServerOptions, target: vault.Target
+) -> tuple[str | None, str]:
+    """The bearer token that `token_ref` names, or why there is none (U24-U27).
+
+    A header `Authorization` wins over it; the secret is then not even opened.
+    """
+    if not options.token_name or private.has_authorization:
+        return None, ""
+    text = reference(options.token_name)
+    try:
+        return vault.resolve({"token": text}, target=target).values["token"], ""
+    except vault.SecretError as error:
+        logger.warning("MCP server %s: token_ref is left out. %s", server, error)
+        return None, f"token_ref {options.token_ref} is left out, no token was sent: {error}"
+
+
+def _with_actor(headers: list[tuple[str, str]], header: str, actor: str) -> list[tuple[str, str]]:
+    """One header of that name, and it names the actor (U62)."""
+    others = [pair for pair in headers if pair[0].lower() != header.lower()]
+    return [*others, (header, actor_value(actor))]
+
+
+def actor_value(actor: str) -> str:
+    """An actor as a header can hold it; different actors stay different.
+
+    Visible ASCII stays as it is; everything else and the percent sign are written as the
+    percent-encoded bytes of UTF-8 (RFC 3986, section 2.1), blanks inside excepted.
+    """
+    encoded = quote(actor.encode("utf-8", "surrogatepass"), safe=_ACTOR_SAFE)
+    return re.sub(r"^ +| +$", lambda blanks: "%20" * len(blanks[0]), encoded)
 
 
 def _references(private: Private) -> Iterator[tuple[str, str]]:
@@ -103,12 +179,12 @@ def _full_url(address: str, query: str, values: Mapping[str, str]) -> str:
     return f"{address}?{'&'.join(pieces)}"
 
 
-def _sendable(name: str, value: str) -> str:
+def _sendable(what: str, value: str) -> str:
     """E01: an HTTP library refuses a line break with an error that quotes the secret."""
     value = value.strip()
     if not value.isascii() or re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
         raise ServerUnavailable(
-            f"The value of the header {name} contains a line break or another character that "
+            f"The value of the {what} contains a line break or another character that "
             "a header cannot hold.",
             hint="Enter the secret's value again, on one line.",
         )

@@ -1,30 +1,39 @@
 """What a server's settings may be: one place for the form, the command line and imports.
 
 Nothing here imports Django. `check` returns sentences by field; the keys are `name`,
-`description`, `url`, `command`, `args`, `args.<i>`, `headers.<i>.name`, `headers.<i>.value`,
-`env.<i>.name` and `env.<i>.value`.
+`description`, `transport`, `url`, `socket_path`, `command`, `args`, `args.<i>`,
+`headers.<i>.name`, `headers.<i>.value`, `env.<i>.name`, `env.<i>.value`, `options.<name>` and
+`policy.<part>`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import SplitResult, unquote_plus, urlsplit
 
 from secrets_vault.errors import BadReference
 from secrets_vault.references import find_names
-
-HTTP, STDIO = "http", "stdio"
+from servers import options as catalogue
+from servers import policy as policies
+from servers.options import HTTP as HTTP
+from servers.options import MAX_HEADER_NAME, OWN_HEADERS
+from servers.options import OVER_HTTP as OVER_HTTP
+from servers.options import STDIO as STDIO
+from servers.options import UNIX as UNIX
+from servers.policy import Policy
 
 MAX_NAME = 64
 MAX_DESCRIPTION = 500
 MAX_COMMAND = 500
 MAX_URL = 2000
 MAX_QUERY = 4096
+MAX_SOCKET_PATH = 107  # bytes that the kernel has room for, without the NUL at the end
 MAX_ROWS = 100
 MAX_ARGUMENT = 4096
-MAX_ENTRY_NAME = 200
+MAX_ENTRY_NAME = MAX_HEADER_NAME
 MAX_HEADER_VALUE = 8192
 MAX_ENV_VALUE = 32 * 1024
 
@@ -35,16 +44,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Programs that start a package, which an argument names, with an example for each.
 _RUNNERS = {"npx": "@modelcontextprotocol/server-memory", "uvx": "mcp-server-time"}
 _HOST_CHARACTERS = re.compile(r"[^\x00-\x20\x7f<>\"{}|\\^`%/?#@]+")
-# The connection itself writes these; a second value would break it.
-_OWN_HEADERS = {
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    "mcp-protocol-version",
-    "mcp-session-id",
-    "transfer-encoding",
-}
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class ServerData:
-    """A server as a person describes it. Fields of the other transport are ignored.
+    """A server as a person describes it. Fields of other transports are ignored.
 
-    `url` may hold a query; `keep_query` keeps the stored one where `url` holds none.
+    `url` may hold a query; `keep_query` keeps the stored one where `url` holds none. With a Unix
+    socket, `url` is the address used over `socket_path` (U12). `options` are all that are set, as
+    `servers.options.parse` gives them; an option that is not among them gets its default.
+    `options` None and `policy` None keep what is stored.
     """
 
     name: str
@@ -72,6 +74,9 @@ class ServerData:
     command: str = ""
     args: tuple[str, ...] = ()
     env: tuple[Entry, ...] = ()
+    socket_path: str = ""
+    options: Mapping[str, Any] | None = None
+    policy: Policy | None = None
 
 
 Errors = dict[str, str]
@@ -86,10 +91,17 @@ def check(data: ServerData) -> Errors:
         errors["description"] = f"Shorten the description to {MAX_DESCRIPTION} characters."
     if data.transport == HTTP:
         _check_http(data, errors)
+    elif data.transport == UNIX:
+        _check_unix(data, errors)
     elif data.transport == STDIO:
         _check_stdio(data, errors)
     else:
-        errors["transport"] = "Choose HTTP or stdio."
+        errors["transport"] = "Choose HTTP, stdio or Unix socket."
+        return errors
+    if data.options is not None:
+        errors |= _options_problems(data, data.options)
+    if data.policy is not None:
+        errors |= policies.check(data.policy)
     return errors
 
 
@@ -167,6 +179,47 @@ def _check_http(data: ServerData, errors: Errors) -> None:
     _check_entries("headers", data.headers, errors, _header_name_problem, _header_value_problem)
 
 
+def _check_unix(data: ServerData, errors: Errors) -> None:
+    if problem := socket_path_problem(data.socket_path):
+        errors["socket_path"] = problem
+    if not data.url:
+        errors["url"] = (
+            "Enter the address that is used over the socket, for example http://localhost/mcp."
+        )
+    elif problem := url_problem(data.url):
+        errors["url"] = problem
+    _check_entries("headers", data.headers, errors, _header_name_problem, _header_value_problem)
+
+
+def socket_path_problem(path: str) -> str:
+    """Why no Unix socket can have this path; empty if one can (U12)."""
+    if not path:
+        return "Enter the path of the socket, for example /run/engine/mcp.sock."
+    if re.search(r"[\x00-\x1f\x7f]", path):
+        return "The path holds a character that no path can hold."
+    if not path.startswith("/"):
+        return "Write the whole path, beginning with /; ~ and variables are not replaced."
+    if path.endswith("/"):
+        return "This is a directory; name the socket in it."
+    if (size := len(path.encode(errors="replace"))) > MAX_SOCKET_PATH:
+        return f"The path has {size} bytes; a socket's path can have {MAX_SOCKET_PATH}."
+    return ""
+
+
+def _options_problems(data: ServerData, options: Mapping[str, Any]) -> Errors:
+    errors = catalogue.check(options, data.transport)
+    if errors or not options.get("per_actor"):
+        return errors
+    header = str(options.get("actor_header") or catalogue.DEFAULT_ACTOR_HEADER)
+    if any(entry.name.lower() == header.lower() for entry in data.headers):
+        # Two values of one header would be sent, and the server picks either (E15).
+        errors["options.actor_header"] = (
+            f"{header} stands among the headers already; leave it out there, "
+            "or give the actor another header."
+        )
+    return errors
+
+
 def _check_stdio(data: ServerData, errors: Errors) -> None:
     if problem := _command_problem(data.command):
         errors["command"] = problem
@@ -223,7 +276,7 @@ def _header_name_problem(name: str) -> str:
         return "Name the header, for example Authorization."
     if len(name) > MAX_ENTRY_NAME or not _TOKEN.fullmatch(name):
         return "A header's name can hold only letters, digits and - _ . and the like."
-    if name.lower() in _OWN_HEADERS:
+    if name.lower() in OWN_HEADERS:
         return f"Umpteenth writes {name} itself; leave it out."
     return ""
 

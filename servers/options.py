@@ -30,10 +30,23 @@ EVERYWHERE: Final = (HTTP, STDIO, UNIX)
 OVER_HTTP: Final = (HTTP, UNIX)
 DEFAULT_ACTOR_HEADER: Final = "x-ugent-actor"
 DAY: Final = 86_400
+MAX_HEADER_NAME: Final = 200
 
 # RFC 9110, section 5.6.2.
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SECRET_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+# The connection itself writes these; a second value would break it.
+OWN_HEADERS: Final = frozenset(
+    {
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "mcp-protocol-version",
+        "mcp-session-id",
+        "transfer-encoding",
+    }
+)
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -276,6 +289,19 @@ CATALOGUE: Final[tuple[Option, ...]] = (
     ),
 )
 BY_NAME: Final = {option.name: option for option in CATALOGUE}
+# They matter to calls and runs alone: what a test has found stays true when they change.
+NOT_TESTED: Final = frozenset(
+    {
+        "tool_timeout_secs",
+        "max_inflight_calls",
+        "tool_call_max_attempts",
+        "tool_call_retry_base_ms",
+        "tool_call_retry_max_ms",
+        "evidence_source",
+        "max_result_bytes",
+        "max_argument_bytes",
+    }
+)
 
 # Where the single limits go.
 _LIMIT_FIELDS: Final = {
@@ -369,8 +395,11 @@ def _text(option: Option, text: str) -> str:
                 "create the secret first."
             )
         return text
-    if option.name == "actor_header" and not _TOKEN.fullmatch(text):
-        raise OptionError(f"actor_header must be a header's name, not {text[:50]!r}.")
+    if option.name == "actor_header":
+        if not _TOKEN.fullmatch(text) or len(text) > MAX_HEADER_NAME:
+            raise OptionError(f"actor_header must be a header's name, not {text[:50]!r}.")
+        if text.lower() in {*OWN_HEADERS, "authorization"}:
+            raise OptionError(f"actor_header cannot be {text}, which has another use.")
     return text
 
 
@@ -397,6 +426,7 @@ def _range_words(option: Option, text: str) -> str:
 def check(options: Mapping[str, Any], transport: str) -> dict[str, str]:
     """One sentence for each option at fault, by `options.<name>`; values as `parse` gives them."""
     errors: dict[str, str] = {}
+    options = {name: value for name, value in options.items() if value is not None}
     for name, value in options.items():
         try:
             parse(name, _written(value))
@@ -414,6 +444,13 @@ def check(options: Mapping[str, Any], transport: str) -> dict[str, str]:
             "tool_call_retry_base_ms must not be larger than tool_call_retry_max_ms."
         )
     return errors
+
+
+def typed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that `check` has passed, as `parse` gives them; None is left out."""
+    return {
+        name: parse(name, _written(value)) for name, value in options.items() if value is not None
+    }
 
 
 def _written(value: Any) -> str:

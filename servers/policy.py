@@ -10,9 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from servers.limits import MAX_TOOL_NAME
+from umpteenth.core.text import clean
+
 TRUST_LEVELS: Final = ("creator", "agent", "public")
 OPEN: Final = "open"
 GUARDED: Final = "guarded"
+MAX_NAMES: Final = 2000
 
 
 class Hinted(Protocol):
@@ -90,6 +94,63 @@ class Policy:
         if self.allowed_trust_levels is not None:
             return self.allowed_trust_levels
         return ("creator",) if is_risky(tool) else TRUST_LEVELS
+
+
+def check(policy: Policy) -> dict[str, str]:
+    """One sentence for each part at fault, by `policy.<part>` (A12-A15)."""
+    errors: dict[str, str] = {}
+    if policy.trust not in (OPEN, GUARDED):
+        errors["policy.trust"] = "Choose open or guarded."
+    for part in ("allowed_tools", "blocked_tools", "tool_levels"):
+        if problem := _names_problem(tuple(getattr(policy, part) or ())):
+            errors[f"policy.{part}"] = problem
+    if problem := _levels_problem(policy.allowed_trust_levels):
+        errors["policy.allowed_trust_levels"] = problem
+    for name, levels in policy.tool_levels.items():
+        if problem := _levels_problem(levels):
+            errors.setdefault("policy.tool_levels", f"{clean(name, 60)}: {problem}")
+    return errors
+
+
+def _names_problem(names: tuple[str, ...]) -> str:
+    if len(names) > MAX_NAMES:
+        return f"There are {len(names):,} tools; {MAX_NAMES:,} are possible."
+    if not all(name.strip() for name in names):
+        return "A tool's name is empty; enter it or leave the row out."
+    if any(len(name) > MAX_TOOL_NAME for name in names):
+        return f"A tool's name is too long: {MAX_TOOL_NAME:,} characters are possible."
+    return ""
+
+
+def _levels_problem(levels: tuple[str, ...] | None) -> str:
+    if levels is None:
+        return ""
+    known = " and ".join((", ".join(TRUST_LEVELS[:-1]), TRUST_LEVELS[-1]))
+    if unknown := [level for level in levels if level not in TRUST_LEVELS]:
+        return f"There is no trust level {clean(unknown[0], 40)!r}; there are {known}."
+    if not levels:
+        return f"Choose at least one trust level; there are {known}."
+    return ""
+
+
+def tidied(policy: Policy) -> Policy:
+    """As it is stored: each name once, levels in one order, no characters a database refuses."""
+    allowed, levels = policy.allowed_tools, policy.allowed_trust_levels
+    return Policy(
+        trust=policy.trust,
+        allowed_tools=None if allowed is None else _once(allowed),
+        blocked_tools=_once(policy.blocked_tools),
+        allowed_trust_levels=None if levels is None else _ordered(levels),
+        tool_levels={clean(name): _ordered(given) for name, given in policy.tool_levels.items()},
+    )
+
+
+def _once(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(clean(name) for name in names))
+
+
+def _ordered(levels: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(level for level in TRUST_LEVELS if level in levels)
 
 
 def is_risky(tool: Hinted) -> bool:

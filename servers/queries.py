@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from servers.models import Check, Server
-from servers.status import auth_condition
+from servers.status import auth_condition, token_exists
 
 RECENT_CHECKS = 20
 LISTED = (
@@ -19,6 +19,8 @@ LISTED = (
     "command",
     "args",
     "has_authorization",
+    "token_name",
+    "socket_path",
     "state",
     "tested_at",
     "checked_at",
@@ -31,7 +33,9 @@ def find_servers(
     *, q: str = "", transport: str = "", auth: str = "", state: str = ""
 ) -> QuerySet[Server]:
     """Servers for the list, by name; each with `check_under_way`, the id of its running test."""
-    servers = Server.objects.only(*LISTED).annotate(check_under_way=_check_under_way())
+    servers = Server.objects.only(*LISTED).annotate(
+        check_under_way=_check_under_way(), token_exists=token_exists()
+    )
     for word in q.split()[:10]:
         servers = servers.filter(
             Q(name__icontains=word)

@@ -8,24 +8,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from secrets_vault.errors import SecretError
+from servers import options as catalogue
 from servers.access import NotAllowed as NotAllowed
-from servers.access import require_manager
+from servers.access import require_manager, sockets_problem
 from servers.connecting import connection_settings as connection_settings
-from servers.definition import HTTP, MAX_NAME, Entry, Errors, ServerData, check, split_query
+from servers.definition import (
+    MAX_NAME,
+    OVER_HTTP,
+    STDIO,
+    UNIX,
+    Entry,
+    Errors,
+    ServerData,
+    check,
+    split_query,
+)
+from servers.kept import kept_problems, merged, read_private_or_empty
 from servers.models import Server, Tool
+from servers.policy import tidied
 from servers.private import Private, private_columns
 from servers.private import read_private as read_private
+from servers.renaming import rename_notes as rename_notes
 from servers.results import store_failure as store_failure
 from servers.results import store_success as store_success
 from servers.status import auth_status as auth_status
+from servers.usage import Usage
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
 from umpteenth.core.ids import new_id
@@ -53,14 +66,23 @@ class ServerGone(Exception):
     """The server was deleted meanwhile."""
 
 
+class RenameUnconfirmed(Exception):
+    """The new name changes what `notes` lists; nothing was stored (U37, U38)."""
+
+    def __init__(self, server: Server, new_name: str, notes: list[Usage]) -> None:
+        super().__init__(f"{server.name} is known by its name elsewhere; confirm the new one.")
+        self.new_name = new_name
+        self.notes = notes
+
+
 def create_server(*, actor: User | None, data: ServerData) -> Server:
     """Raises `NotAllowed` or `InvalidServer`."""
     require_manager(actor)
     data = _tidy(data)
-    _raise_if_any(check(data))
+    _raise_if_any({**check(data), **_socket_problems(data)})
     server = Server(pk=new_id(), updated_by=actor)
-    private = _merge(data, Private())
-    _fill(server, {**_plain_columns(data), **private_columns(private, server.pk)})
+    private = merged(data, Private())
+    _fill(server, {**_plain_columns(data, server), **private_columns(private, server.pk)})
     try:
         with transaction.atomic():
             server.save(force_insert=True)
@@ -70,11 +92,19 @@ def create_server(*, actor: User | None, data: ServerData) -> Server:
     return server
 
 
-def update_server(server: Server, *, actor: User | None, data: ServerData, version: int) -> Server:
+def update_server(
+    server: Server,
+    *,
+    actor: User | None,
+    data: ServerData,
+    version: int,
+    renaming_confirmed: bool = True,
+) -> Server:
     """Store an edit that was begun on `version`.
 
-    Raises `NotAllowed`, `InvalidServer`, `ServerGone`, or `OutdatedEdit` if the server has
-    changed since. What was found about another endpoint (tools, revision) is forgotten.
+    Raises `NotAllowed`, `InvalidServer`, `ServerGone`, `OutdatedEdit` if the server has changed
+    since, or `RenameUnconfirmed` if the person has to be asked about a new name first. What was
+    found about another endpoint (tools, revision) is forgotten.
     """
     require_manager(actor)
     current = Server.objects.select_related("updated_by").filter(pk=server.pk).first()
@@ -84,11 +114,13 @@ def update_server(server: Server, *, actor: User | None, data: ServerData, versi
         raise OutdatedEdit(current)
     data = _tidy(data)
     stored = read_private_or_empty(current)
-    _raise_if_any({**check(data), **kept_problems(data, current, stored)})
-    private = _merge(data, stored)
-    plain = _plain_columns(data)
+    _raise_if_any({**check(data), **_socket_problems(data), **kept_problems(data, current, stored)})
+    if not renaming_confirmed and (notes := rename_notes(current, data.name)):
+        raise RenameUnconfirmed(current, data.name, notes)
+    private = merged(data, stored)
+    plain = _plain_columns(data, current)
     changed = _changed_fields(current, plain, stored, private)
-    columns = {**plain, **_consequences(changed, current, plain)}
+    columns = {**plain, **_consequences(changed)}
     if changed & {"query", "headers", "env"}:
         columns |= private_columns(private, current.pk)
     return _store_edit(current, actor, columns, changed)
@@ -104,9 +136,12 @@ def duplicate_server(server: Server, *, actor: User | None) -> Server:
         description=server.description,
         transport=server.transport,
         url=server.url,
+        socket_path=server.socket_path,
         command=server.command,
         args=server.args,
         options=server.options,
+        token_name=server.token_name,
+        policy=server.policy,
         enabled=False,
         updated_by=actor,
     )
@@ -141,59 +176,6 @@ def set_enabled(server: Server, *, actor: User | None, enabled: bool) -> bool:
     return bool(changed)
 
 
-def read_private_or_empty(server: Server) -> Private:
-    """The private part, or an empty one where no key opens it (E09).
-
-    An edit that enters nothing anew then leaves the ciphertext as it is.
-    """
-    try:
-        return read_private(server)
-    except SecretError:
-        return Private()
-
-
-def kept_problems(data: ServerData, current: Server, stored: Private) -> Errors:
-    """Whether values that are kept unseen are still there and still meant for this host."""
-    errors: Errors = {}
-    if data.transport != HTTP:
-        _missing("env", data.env, dict(stored.env), errors)
-        return errors
-    _missing("headers", data.headers, dict(stored.headers), errors)
-    address, query = split_query(data.url)
-    if not current.url or _host(address) == _host(current.url):
-        return errors
-    # Values nobody sees were given for one host; they never follow an address to another.
-    if data.keep_query and not query and stored.query:
-        errors["url"] = (
-            "This leads to another host. Add the query to the address again, "
-            "or choose to forget the stored one."
-        )
-    for index, entry in enumerate(data.headers):
-        if entry.value is None:
-            errors.setdefault(
-                f"headers.{index}.value",
-                "The address leads to another host now: enter this value again.",
-            )
-    return errors
-
-
-def _missing(
-    field: str, entries: tuple[Entry, ...], stored: dict[str, str], errors: Errors
-) -> None:
-    for index, entry in enumerate(entries):
-        if entry.value is None and entry.kept not in stored:
-            errors[f"{field}.{index}.value"] = "The stored value is gone; enter it again."
-
-
-def _host(address: str) -> tuple[str, str | None]:
-    """Scheme and host: a value given for https must not go out in the clear either."""
-    try:
-        parts = urlsplit(address)
-        return parts.scheme, parts.hostname
-    except ValueError:
-        return "", None
-
-
 def _tidy(data: ServerData) -> ServerData:
     """Without the blanks that come along when people paste (E01)."""
     return replace(
@@ -201,6 +183,7 @@ def _tidy(data: ServerData) -> ServerData:
         name=data.name.strip(),
         description=clean(data.description).strip(),
         url=data.url.strip(),
+        socket_path=data.socket_path.strip(),
         command=data.command.strip(),
         headers=tuple(_tidy_entry(entry, strip_value=True) for entry in data.headers),
         env=tuple(_tidy_entry(entry, strip_value=False) for entry in data.env),
@@ -212,57 +195,63 @@ def _tidy_entry(entry: Entry, *, strip_value: bool) -> Entry:
     return Entry(entry.name.strip(), value, entry.kept)
 
 
-def _merge(data: ServerData, stored: Private) -> Private:
-    """The new private part: what was typed, and what was kept unseen."""
-    if data.transport != HTTP:
-        return Private(env=_merge_entries(data.env, dict(stored.env)))
-    _, query = split_query(data.url)
-    kept = stored.query if data.keep_query else ""
-    return Private(query=query or kept, headers=_merge_entries(data.headers, dict(stored.headers)))
+def _socket_problems(data: ServerData) -> Errors:
+    problem = sockets_problem() if data.transport == UNIX else ""
+    return {"transport": problem} if problem else {}
 
 
-def _merge_entries(
-    entries: tuple[Entry, ...], stored: dict[str, str]
-) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (entry.name, stored[entry.kept] if entry.value is None else entry.value)
-        for entry in entries
-    )
-
-
-def _plain_columns(data: ServerData) -> dict[str, Any]:
-    http = data.transport == HTTP
+def _plain_columns(data: ServerData, current: Server) -> dict[str, Any]:
+    """The readable columns. Options and policy that nobody sent stay as `current` has them."""
+    given = current.options if data.options is None else catalogue.typed(data.options)
+    options = catalogue.without_defaults(given, data.transport)
     return {
         "name": data.name,
         "description": data.description,
         "transport": data.transport,
-        "url": split_query(data.url)[0] if http else "",
-        "command": "" if http else data.command,
-        "args": [] if http else list(data.args),
+        "url": split_query(data.url)[0] if data.transport in OVER_HTTP else "",
+        "socket_path": data.socket_path if data.transport == UNIX else "",
+        "command": data.command if data.transport == STDIO else "",
+        "args": list(data.args) if data.transport == STDIO else [],
+        "options": options,
+        "token_name": catalogue.read(options).token_name,
+        "policy": current.policy if data.policy is None else tidied(data.policy).as_json(),
     }
 
 
 def _changed_fields(
     current: Server, plain: dict[str, Any], stored: Private, private: Private
 ) -> set[str]:
+    """Names of columns; options one by one as `options.<name>`."""
     changed = {name for name, value in plain.items() if getattr(current, name) != value}
+    if "options" in changed:
+        before, after = current.options, plain["options"]
+        changed |= {
+            f"options.{name}" for name in {*before, *after} if before.get(name) != after.get(name)
+        }
     for name in ("query", "headers", "env"):
         if getattr(stored, name) != getattr(private, name):
             changed.add(name)
-    return changed
+    return changed - {"options", "token_name"}
 
 
-def _consequences(changed: set[str], current: Server, plain: dict[str, Any]) -> dict[str, Any]:
+# What a test has found stays true when these change.
+_UNTESTED_BY = {"name", "description", "policy", *(f"options.{n}" for n in catalogue.NOT_TESTED)}
+_ENDPOINT = {"transport", "url", "socket_path", "command"}
+
+
+def _consequences(changed: set[str]) -> dict[str, Any]:
     """What an edit makes untrue about the server."""
     columns: dict[str, Any] = {}
-    if changed - {"name", "description"}:
+    if changed - _UNTESTED_BY:
         columns |= {
             "connection_version": F("connection_version") + 1,
             "state": Server.State.UNTESTED,
             "last_error": "",
             "remembered": {},
+            "found_how": "",
+            "failures": 0,
         }
-    if changed & {"transport", "url", "command"}:
+    if changed & _ENDPOINT:
         columns |= {
             "tested_at": None,
             "tool_count": 0,

@@ -26,9 +26,10 @@ def servers_using_secrets(names: Collection[str]) -> dict[str, list[Usage]]:
     if not found:
         return found
     likely = reduce(or_, (Q(secret_names__icontains=f'"{name}"') for name in found))
-    for server in Server.objects.filter(likely).only("name", "secret_names"):
+    likely |= Q(token_name__in=list(found))
+    for server in Server.objects.filter(likely).only("name", "secret_names", "token_name"):
         usage = Usage("server", server.name, reverse("servers:detail", args=[server.pk]))
-        for name in found.keys() & set(server.secret_names):
+        for name in found.keys() & {*server.secret_names, server.token_name}:
             found[name].append(usage)
     return found
 
