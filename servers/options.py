@@ -304,7 +304,7 @@ NOT_TESTED: Final = frozenset(
 )
 
 # Where the single limits go.
-_LIMIT_FIELDS: Final = {
+LIMIT_FIELDS: Final = {
     "max_tools": "tools",
     "max_tool_pages": "tool_pages",
     "max_definition_bytes": "definition_bytes",
@@ -477,6 +477,6 @@ def read(options: Mapping[str, Any]) -> ServerOptions:
     plain = {name: value for name, value in options.items() if name in names}
     profile = PROFILES.get(str(options.get("limits_profile", "")), Limits())
     single = {
-        _LIMIT_FIELDS[name]: value for name, value in options.items() if name in _LIMIT_FIELDS
+        LIMIT_FIELDS[name]: value for name, value in options.items() if name in LIMIT_FIELDS
     }
     return ServerOptions(**plain, limits=replace(profile, **single))

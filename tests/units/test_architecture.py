@@ -42,6 +42,7 @@ WITHOUT_DJANGO = (
     "secrets_vault.errors",
     "secrets_vault.references",
     "servers.definition",
+    "servers.effective",
     "servers.limits",
     "servers.mcp",
     "servers.naming",
