@@ -1,4 +1,4 @@
-"""Tests of servers: asked for by people, done by workers.
+"""Tests of servers: asked for by people or by `servers.health`, done by workers.
 
 1. `request_check` makes the row and sends a hint on commit; a test under way is joined.
 2. A worker claims it with one conditional update that writes a random token. Every later write
@@ -12,19 +12,27 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from secrets_vault.errors import SecretError
 from servers.connecting import connection_settings
-from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable
+from servers.mcp.types import Asker, ConnectionSettings, ServerError, ServerUnavailable
 from servers.models import Check, Server
-from servers.probe import MAX_TAIL, Found, Probe, Progress
-from servers.results import MAX_ERROR, store_failure, store_success
+from servers.probe import Found, Probe, Progress
+from servers.queries import QUIET
+from servers.results import (
+    failure_columns,
+    sentences,
+    store_failure,
+    store_success,
+    success_columns,
+)
 from servers.spawning import get_spawner
 from umpteenth.accounts.models import User
 from umpteenth.core.clock import database_now
@@ -38,6 +46,10 @@ HEARTBEAT = 5.0  # seconds
 DEAD_AFTER = timedelta(seconds=60)
 HINT_AFTER = timedelta(seconds=3)  # a waiting check older than this may have lost its hint
 SWEEP_AT_MOST = 200  # rows in one sweep
+KEEP_FOR = timedelta(days=30)
+KEEP_QUIET_FOR = timedelta(days=3)
+KEEP_NEWEST = 50  # of each server, however old
+PRUNE_AT_MOST = 500  # rows at a time
 STOPPING_AT_MOST = 30.0  # seconds that a stopped connection may take to close
 INTERRUPTED = "interrupted: the worker stopped"
 OUTDATED = "The server was edited during this test, so what it found was not kept. Test it again."
@@ -48,23 +60,51 @@ Reason = Literal["", "cancelled", "limit", "lost"]
 STOPPED_BY_LIMIT = "The test was stopped after 3 minutes without an answer."
 
 
-def request_check(server: Server, *, actor: User | None) -> Check:
-    """Ask for a test; anyone signed in may. Joins the one under way for the same settings."""
+def request_check(server: Server, *, actor: User | None, hinted: bool = True) -> Check:
+    """Ask for a test; anyone signed in may. Joins the one under way for the same settings.
+
+    `hinted=False`: the caller does it itself, and at once. Should it fail to, the sweep gives
+    the check to a worker.
+    """
     _end_dead(Check.objects.filter(server=server), database_now())
+    check = make_check(server, actor=actor, hinted=hinted)
+    if check is not None:
+        return check
+    under_way = _under_way(server)
+    if under_way is None:
+        return request_check(server, actor=actor, hinted=hinted)
+    # A health check that nobody has begun becomes the person's: it knows who asks.
+    waiting = {"kind": Check.Kind.HEALTH, "status": Check.Status.QUEUED}
+    if Check.objects.filter(pk=under_way.pk, **waiting).update(
+        kind=Check.Kind.PERSON, requested_by=actor
+    ):
+        under_way.refresh_from_db()
+    return under_way
+
+
+def make_check(
+    server: Server,
+    *,
+    kind: str = Check.Kind.PERSON,
+    actor: User | None = None,
+    hinted: bool = True,
+) -> Check | None:
+    """A waiting check; None where one of the same settings is under way."""
     try:
         with transaction.atomic():
             check = Check.objects.create(
                 server=server,
                 connection_version=server.connection_version,
+                kind=kind,
                 requested_by=actor,
             )
             # The sweep compares it with the database's clock, not with that of this page.
             check.created_at = database_now()
             check.save(update_fields=["created_at"])
-            _hint(check.pk)
+            if hinted:
+                _hint(check.pk)
     except IntegrityError:
-        under_way = _under_way(server)
-        return under_way if under_way is not None else request_check(server, actor=actor)
+        return None
     return check
 
 
@@ -79,23 +119,33 @@ def cancel_check(check: Check) -> None:
     )
 
 
-def run_check(check_id: UUID) -> bool:
-    """Do the check, unless somebody else has claimed it or it is over: then False."""
+def run_check(check_id: UUID, *, ask: Asker | None = None) -> bool:
+    """Do the check, unless somebody else has claimed it or it is over: then False.
+
+    `ask` answers what the server asks meanwhile; without it questions are declined.
+    """
     token = _claim(check_id)
     if token is None:
         return False
-    check = Check.objects.select_related("server").get(pk=check_id)
+    check = Check.objects.select_related("server", "requested_by").get(pk=check_id)
+    if check.kind == Check.Kind.HEALTH and not check.server.enabled:
+        return _cancelled(check, token)
     try:
-        settings, mask = connection_settings(check.server)
+        settings, mask = _settings(check)
         spawn = get_spawner(settings=settings, server_id=check.server_id)
     except SecretError as error:
         return _fail(check, token, ServerUnavailable(str(error)), Masker({}))
     except ServerError as error:
         return _fail(check, token, error, Masker({}))
     masker = Masker(mask)
-    probe = Probe(settings, spawn)
+    probe = Probe(settings, spawn, ask)
     reason = _follow(check, token, probe, masker)
-    return _finish(check, token, probe, reason, masker)
+    return _finish(check, token, probe, reason, masker, settings.warnings)
+
+
+def _settings(check: Check) -> tuple[ConnectionSettings, dict[str, str]]:
+    """A person's test connects as that person, where the server tells people apart (U61)."""
+    return connection_settings(check.server)
 
 
 def end_dead(now: datetime) -> int:
@@ -107,6 +157,33 @@ def waiting(now: datetime) -> list[UUID]:
     """Checks that may have lost their hint, oldest first."""
     queued = Check.objects.filter(status=Check.Status.QUEUED, created_at__lt=now - HINT_AFTER)
     return list(queued.order_by("created_at").values_list("pk", flat=True)[:SWEEP_AT_MOST])
+
+
+def prune(now: datetime) -> int:
+    """Delete old checks, some at a time; how many there were.
+
+    The newest of each server stay whatever their age. Health checks that found nothing new
+    are many and say little: they go sooner.
+    """
+    deleted = 0
+    for server_id in Server.objects.values_list("pk", flat=True):
+        if deleted >= PRUNE_AT_MOST:
+            break
+        deleted += _prune_server(server_id, now, PRUNE_AT_MOST - deleted)
+    return deleted
+
+
+def _prune_server(server_id: UUID, now: datetime, at_most: int) -> int:
+    checks = Check.objects.filter(server=server_id).order_by("-created_at")
+    newest = checks.values_list("created_at", flat=True)[KEEP_NEWEST - 1 : KEEP_NEWEST].first()
+    if newest is None:
+        return 0
+    old = Q(created_at__lt=now - KEEP_FOR) | QUIET & Q(created_at__lt=now - KEEP_QUIET_FOR)
+    going = checks.filter(old, created_at__lt=newest, status=Check.Status.DONE)
+    found = list(going.values_list("pk", flat=True)[:at_most])
+    if found:
+        Check.objects.filter(pk__in=found).delete()
+    return len(found)
 
 
 def _hint(check_id: UUID) -> None:
@@ -198,12 +275,21 @@ def _progress_columns(progress: Progress, masker: Masker) -> dict[str, Any]:
             for step in progress.steps
         ],
         "last_stderr": clean(masker.mask(progress.last_stderr), 500),
+        "notices": sentences(progress.notices, masker),
     }
 
 
-def _finish(check: Check, token: str, probe: Probe, reason: Reason, masker: Masker) -> bool:
+def _finish(
+    check: Check,
+    token: str,
+    probe: Probe,
+    reason: Reason,
+    masker: Masker,
+    warnings: Sequence[str],
+) -> bool:
     """Store how it ended. True also where the result was no longer ours to store."""
     columns = _progress_columns(probe.progress(), masker)
+    columns["warnings"] = sentences(list(warnings), masker)
     outcome = probe.outcome
     if isinstance(outcome, Found):
         return _succeed(check, token, outcome, masker, columns)
@@ -212,37 +298,22 @@ def _finish(check: Check, token: str, probe: Probe, reason: Reason, masker: Mask
     if reason == "limit":
         error = ServerUnavailable(STOPPED_BY_LIMIT, stderr_tail=probe.stderr_tail)
         return _fail(check, token, error, masker, columns)
-    _mine(check, token).update(
-        status=Check.Status.DONE,
-        outcome=Check.Outcome.CANCELLED,
-        finished_at=database_now(),
-        **columns,
-    )
-    return True
+    return _cancelled(check, token, columns)
 
 
 def _succeed(
     check: Check, token: str, found: Found, masker: Masker, columns: dict[str, Any]
 ) -> bool:
-    warnings = [clean(masker.mask(text), 1000) for text in found.tools.warnings[:100]]
     with transaction.atomic():
         mine = _mine(check, token)
         if not mine.update(heartbeat_at=database_now()):
             return True
         changes = store_success(check.server, found.connection, found.tools, masker=masker)
+        kept = success_columns(found.connection, found.tools, changes, masker)
+        kept["warnings"] = columns["warnings"] + kept["warnings"]
         if changes is None:
-            warnings.append(OUTDATED)
-        mine.update(
-            status=Check.Status.DONE,
-            outcome=Check.Outcome.CONNECTED,
-            finished_at=database_now(),
-            tool_count=len(found.tools.tools),
-            transport=found.connection.transport,
-            protocol_version=clean(found.connection.protocol_version or "", 20),
-            changes=changes.as_json() if changes else {},
-            warnings=warnings,
-            **columns,
-        )
+            kept["warnings"].append(OUTDATED)
+        mine.update(status=Check.Status.DONE, finished_at=database_now(), **{**columns, **kept})
     return True
 
 
@@ -253,20 +324,25 @@ def _fail(
     masker: Masker,
     columns: dict[str, Any] | None = None,
 ) -> bool:
-    login = isinstance(error, LoginRequired)
     with transaction.atomic():
         mine = _mine(check, token).update(
             status=Check.Status.DONE,
-            outcome=Check.Outcome.LOGIN_REQUIRED if login else Check.Outcome.FAILED,
             finished_at=database_now(),
-            error=clean(masker.mask(error.message), MAX_ERROR),
-            hint=clean(masker.mask(error.hint), 1000),
-            stderr_tail=clean(masker.mask(error.stderr_tail)[-MAX_TAIL:]),
-            exit_code=error.exit_code,
+            **failure_columns(error, masker),
             **(columns or {}),
         )
         if mine:
             store_failure(check.server, error, masker=masker)
+    return True
+
+
+def _cancelled(check: Check, token: str, columns: dict[str, Any] | None = None) -> bool:
+    _mine(check, token).update(
+        status=Check.Status.DONE,
+        outcome=Check.Outcome.CANCELLED,
+        finished_at=database_now(),
+        **(columns or {}),
+    )
     return True
 
 

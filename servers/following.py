@@ -1,4 +1,7 @@
-"""Follows a check from the command line, and does it there if no worker takes it."""
+"""Follows a check from the command line, and does it there if no worker takes it.
+
+A check whose questions a person answers is done there in any case: see `ask`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from uuid import UUID
 from django.db import connections
 
 from servers.checks import run_check
+from servers.mcp.types import Asker
 from servers.models import Check
 
 CLAIM_AFTER = 3.0  # seconds that a worker has
@@ -18,10 +22,15 @@ END_AT_MOST = 15.0  # seconds that a cancelled check may take to close
 
 
 class CheckFollower:
-    """`steps` yields each step's label as it begins and returns when the check is over."""
+    """`steps` yields each step's label as it begins and returns when the check is over.
 
-    def __init__(self, check_id: UUID) -> None:
+    `ask` brings the server's questions to a person at this terminal. A worker has none, so the
+    check is done here at once; make it with `request_check(…, hinted=False)`.
+    """
+
+    def __init__(self, check_id: UUID, ask: Asker | None = None) -> None:
         self._check_id = check_id
+        self._ask = ask
         self.check = self._read()
 
     def steps(self) -> Iterator[str]:
@@ -29,15 +38,15 @@ class CheckFollower:
         helping = False
         seen = 0
         while not self.check.is_done:
+            waited = self._ask is not None or time.monotonic() - began >= CLAIM_AFTER
+            if waited and not helping and self.check.status == Check.Status.QUEUED:
+                helping = True
+                self._help()
             time.sleep(POLL)
             self.check = self._read()
             for step in self.check.steps[seen:]:
                 yield str(step["label"])
             seen = len(self.check.steps)
-            waited = time.monotonic() - began >= CLAIM_AFTER
-            if waited and not helping and self.check.status == Check.Status.QUEUED:
-                helping = True
-                self._help()
 
     def wait_for_end(self) -> None:
         deadline = time.monotonic() + END_AT_MOST
@@ -53,6 +62,6 @@ class CheckFollower:
 
     def _run(self) -> None:
         try:
-            run_check(self._check_id)
+            run_check(self._check_id, ask=self._ask)
         finally:
             connections.close_all()

@@ -153,6 +153,8 @@ class Check(models.Model):
     class Kind(models.TextChoices):
         PERSON = "person", "Test"
         HEALTH = "health", "Health check"
+        # The start of a run, where it found something new; made when it is over.
+        RUN = "run", "Run start"
 
     class Status(models.TextChoices):
         QUEUED = "queued", "Waiting for a worker"
@@ -185,9 +187,13 @@ class Check(models.Model):
     error = models.TextField(blank=True)
     hint = models.TextField(blank=True)
     warnings = models.JSONField(default=list)
+    # Sentences about what happened by itself: a session was renewed, a question declined.
+    notices = models.JSONField(default=list)
     tool_count = models.PositiveIntegerField(null=True)
     transport = models.CharField(max_length=30, blank=True)
     protocol_version = models.CharField(max_length=20, blank=True)
+    # How both were found, in a sentence.
+    found_how = models.CharField(max_length=300, blank=True)
     # What differs from the success before: {"added": [name], "removed": […], "changed": […]}.
     changes = models.JSONField(default=dict)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -14,7 +14,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from servers.mcp.types import ConnectionSettings, ServerError, ServerUnavailable, Spawner, ToolList
+from servers.mcp.types import (
+    Asker,
+    ConnectionSettings,
+    ServerError,
+    ServerUnavailable,
+    Spawner,
+    ToolList,
+)
 
 if TYPE_CHECKING:
     from servers.mcp.client import Connection
@@ -24,6 +31,7 @@ logger = logging.getLogger(__name__)
 MAX_LINE = 500  # characters of the last line of stderr
 MAX_TAIL = 8192  # characters of stderr kept for a failure
 MAX_STEPS = 50
+MAX_NOTICES = 50
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class Progress:
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     last_stderr: str = ""
+    notices: list[str] = field(default_factory=list)
 
 
 class _Notes:
@@ -60,7 +69,7 @@ class _Notes:
         self._began = 0.0
         self._last_line = ""
         self._tail = ""
-        self.notices: list[str] = []
+        self._notices: list[str] = []
 
     def step(self, label: str) -> None:
         if label == "Starting" and self._command:
@@ -81,8 +90,8 @@ class _Notes:
 
     def notice(self, sentence: str) -> None:
         with self._lock:
-            if len(self.notices) < MAX_STEPS:
-                self.notices.append(sentence)
+            if len(self._notices) < MAX_NOTICES:
+                self._notices.append(sentence)
 
     def end(self) -> None:
         with self._lock:
@@ -90,7 +99,8 @@ class _Notes:
 
     def progress(self) -> Progress:
         with self._lock:
-            return Progress([dict(step) for step in self._steps], self._last_line)
+            steps = [dict(step) for step in self._steps]
+            return Progress(steps, self._last_line, list(self._notices))
 
     @property
     def tail(self) -> str:
@@ -103,12 +113,15 @@ class _Notes:
 
 
 class Probe:
-    """One attempt; `start` once."""
+    """One attempt; `start` once. `ask` answers the server's questions, in the probe's thread."""
 
-    def __init__(self, settings: ConnectionSettings, spawn: Spawner | None) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, spawn: Spawner | None, ask: Asker | None = None
+    ) -> None:
         self.outcome: Outcome = Stopped()
         self._settings = settings
         self._spawn = spawn
+        self._ask = ask
         self._notes = _Notes(settings.command)
         self._done = threading.Event()
         self._stop = threading.Event()
@@ -172,6 +185,9 @@ class Probe:
         # The SDK is heavy: only processes that connect load it.
         from servers.mcp.client import connect
 
-        async with connect(self._settings, spawn=self._spawn, observer=self._notes) as connection:
+        asked: dict[str, Any] = {"ask": self._ask} if self._ask is not None else {}
+        async with connect(
+            self._settings, spawn=self._spawn, observer=self._notes, **asked
+        ) as connection:
             tools = await connection.list_tools()
         return Found(connection, tools)

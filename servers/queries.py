@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Lower
 
 from servers.models import Check, Server
 from servers.status import auth_condition, token_exists
 
 RECENT_CHECKS = 20
+TROUBLES = 8
+NEWS_FOR = timedelta(days=7)
 LISTED = (
     "name",
     "description",
@@ -26,7 +30,11 @@ LISTED = (
     "checked_at",
     "tool_count",
     "last_error",
+    "failures",
+    "next_check_at",
 )
+# Health checks that found what was known already: many, and of no interest but the newest.
+QUIET = Q(kind=Check.Kind.HEALTH, outcome=Check.Outcome.CONNECTED, changes={})
 
 
 def find_servers(
@@ -41,6 +49,7 @@ def find_servers(
             Q(name__icontains=word)
             | Q(description__icontains=word)
             | Q(url__icontains=word)
+            | Q(socket_path__icontains=word)
             | Q(command__icontains=word)
             | Q(args__icontains=word)
         )
@@ -61,6 +70,28 @@ def _check_under_way() -> Subquery:
 
 
 def recent_checks(server_id: UUID) -> list[Check]:
-    """The newest checks, newest first."""
-    checks = Check.objects.filter(server_id=server_id).select_related("requested_by")
-    return list(checks.order_by("-created_at")[:RECENT_CHECKS])
+    """The newest checks, newest first; of the quiet ones only the newest of all."""
+    checks = Check.objects.filter(server_id=server_id).order_by("-created_at")
+    newest = checks.values("pk")[:1]
+    shown = checks.exclude(QUIET & ~Q(pk__in=newest)).select_related("requested_by")
+    return list(shown[:RECENT_CHECKS])
+
+
+def latest_news(server_id: UUID, now: datetime) -> Check | None:
+    """The success that changed the tools last, whatever made it; for a week.
+
+    The one after it, minutes later and made by nobody, would tell a person nothing.
+    """
+    found = Check.objects.filter(server_id=server_id, outcome=Check.Outcome.CONNECTED)
+    recent = found.filter(created_at__gt=now - NEWS_FOR).exclude(changes={})
+    return recent.order_by("-created_at").first()
+
+
+def servers_in_trouble() -> tuple[list[Server], int]:
+    """Enabled servers that cannot be used, those that broke last first, and how many there are."""
+    troubled = (Server.State.FAILED, Server.State.LOGIN_REQUIRED)
+    servers = Server.objects.filter(enabled=True, state__in=troubled)
+    # Ordered by the last success: what has never worked comes last.
+    shown = servers.only(*LISTED).order_by(F("tested_at").desc(nulls_last=True), Lower("name"))
+    found = list(shown[: TROUBLES + 1])
+    return found[:TROUBLES], len(found) if len(found) <= TROUBLES else servers.count()

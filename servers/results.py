@@ -1,27 +1,40 @@
-"""Keeps what a connection found out: the tools of the last success, the error of a failure."""
+"""Keeps what a connection found out: the tools of the last success, the error of a failure.
+
+Tests, health checks and the starts of runs all end here, each in one transaction that holds the
+server's row, so that tools, state and the time of the next look never contradict each other.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
+from uuid import UUID
 
 from django.db import transaction
-from django.utils import timezone
 
+from servers import pacing, toolcache
 from servers.mcp.types import LoginRequired, ServerError, ToolList
-from servers.mcp.types import Tool as ListedTool
-from servers.models import Server, Tool
+from servers.models import Check, Server
+from servers.toolcache import Changes
+from umpteenth.core.clock import database_now
+from umpteenth.core.config import get_options
 from umpteenth.core.masking import Masker
 from umpteenth.core.text import clean, clean_json
 
 MAX_ERROR = 4000
+MAX_HOW = 300
 MAX_INSTRUCTIONS = 20_000
-BATCH = 200
+MAX_TAIL = 8192  # characters of stderr kept for a failure
+MAX_SENTENCE = 1000
+MAX_SENTENCES = 100
 
 
 class Found(Protocol):
     """What is kept of a `servers.mcp.client.Connection`."""
 
+    @property
+    def transport(self) -> str: ...
     @property
     def protocol_version(self) -> str: ...
     @property
@@ -35,15 +48,11 @@ class Found(Protocol):
 
 
 @dataclass(frozen=True)
-class Changes:
-    """How the tools differ from the success before, by name, in the server's order."""
+class _Before:
+    """A server's row, locked, as it was before a result."""
 
-    added: list[str]
-    removed: list[str]
-    changed: list[str]
-
-    def as_json(self) -> dict[str, list[str]]:
-        return {"added": self.added, "removed": self.removed, "changed": self.changed}
+    server: Server
+    now: datetime
 
 
 def store_success(
@@ -53,46 +62,158 @@ def store_success(
     *,
     masker: Masker | None = None,
 ) -> Changes | None:
-    """Replace the cached tools, all at once (P28).
+    """Keep what was found and the tools, all at once (P28); how the tools differ from before.
 
     None, and nothing is kept, if the server was edited since `server` was read: what was
     found belongs to settings that no longer exist.
     """
     masker = masker or Masker({})
-    rows = _rows(server, tools, masker)
+    rows = toolcache.rows_of(server.pk, tools, masker)
     with transaction.atomic():
-        current = Server.objects.filter(
-            pk=server.pk, connection_version=server.connection_version
-        ).update(**_columns(connection, len(rows), masker))
-        if not current:
+        before = _lock(server.pk, server.connection_version)
+        if before is None:
             return None
-        before = dict(Tool.objects.filter(server=server).values_list("name", "content_hash"))
-        Tool.objects.filter(server=server).delete()
-        Tool.objects.bulk_create(rows, batch_size=BATCH)
+        changes = toolcache.replace(server.pk, rows)
+        _update(before, failures=0, **_found(connection, len(rows), masker), tested_at=before.now)
     # The first success has nothing to compare with.
-    return _compare(before, rows) if server.tested_at else Changes([], [], [])
+    return changes if before.server.tested_at else Changes([], [], [])
 
 
 def store_failure(server: Server, error: ServerError, *, masker: Masker | None = None) -> bool:
-    """Note the failure and keep the tools. False if the server was edited meanwhile."""
+    """Note the failure and keep the tools. False if the server was edited meanwhile.
+
+    A server that wants a login is in order; only a person can help it, so there is no back-off.
+    """
     masker = masker or Masker({})
     login = isinstance(error, LoginRequired)
-    state = Server.State.LOGIN_REQUIRED if login else Server.State.FAILED
-    return bool(
-        Server.objects.filter(pk=server.pk, connection_version=server.connection_version).update(
-            state=state,
-            checked_at=timezone.now(),
+    with transaction.atomic():
+        before = _lock(server.pk, server.connection_version)
+        if before is None:
+            return False
+        _update(
+            before,
+            failures=0 if login else before.server.failures + 1,
+            state=Server.State.LOGIN_REQUIRED if login else Server.State.FAILED,
             last_error=clean(masker.mask(error.message), MAX_ERROR),
         )
+    return True
+
+
+def store_run_start(
+    server_id: UUID,
+    connection_version: int,
+    connection: Found | None,
+    outcome: ToolList | ServerError,
+    masker: Masker,
+    *,
+    network: bool = True,
+) -> Changes | None:
+    """Keep what the start of a run found out about one of its servers.
+
+    `connection_version` is that of the settings that were used, `network` whether the job has
+    one: without it a stdio server's failure says nothing of the server, and is not kept. Nor is
+    a server to blame that was not even tried (a secret that is not for this job): do not call
+    this for it. Where the tools or the state changed, a check of kind `run` records it.
+
+    Returns how the tools differ from before; None where nothing was kept, or it failed.
+    """
+    server = (
+        Server.objects.only("transport", "state", "connection_version")
+        .filter(pk=server_id, connection_version=connection_version)
+        .first()
+    )
+    if server is None:
+        return None
+    if isinstance(outcome, ServerError):
+        if network or server.transport != Server.Transport.STDIO:
+            _store_failed_start(server, outcome, masker)
+        return None
+    assert connection is not None, "a list of tools comes from a connection"
+    with transaction.atomic():
+        changes = store_success(server, connection, outcome, masker=masker)
+        if changes is not None and (changes or server.state != Server.State.CONNECTED):
+            _record_start(server, success_columns(connection, outcome, changes, masker))
+    return changes
+
+
+def _store_failed_start(server: Server, error: ServerError, masker: Masker) -> None:
+    columns = failure_columns(error, masker)
+    with transaction.atomic():
+        kept = store_failure(server, error, masker=masker)
+        # What a run finds is worth a line where it is news, not every minute.
+        known = server.state in (Server.State.FAILED, Server.State.LOGIN_REQUIRED)
+        if kept and not known:
+            _record_start(server, columns)
+
+
+def _record_start(server: Server, columns: dict[str, Any]) -> None:
+    now = database_now()
+    check = Check.objects.create(
+        server=server,
+        connection_version=server.connection_version,
+        kind=Check.Kind.RUN,
+        status=Check.Status.DONE,
+        started_at=now,
+        finished_at=now,
+        **columns,
+    )
+    Check.objects.filter(pk=check.pk).update(created_at=now)
+
+
+def success_columns(
+    connection: Found, tools: ToolList, changes: Changes | None, masker: Masker
+) -> dict[str, Any]:
+    """What a check keeps of a success."""
+    return {
+        "outcome": Check.Outcome.CONNECTED,
+        "tool_count": len(tools.tools),
+        "transport": connection.transport,
+        "protocol_version": clean(connection.protocol_version or "", 20),
+        "found_how": _how(connection, masker),
+        "changes": changes.as_json() if changes else {},
+        "warnings": sentences(tools.warnings, masker),
+    }
+
+
+def failure_columns(error: ServerError, masker: Masker) -> dict[str, Any]:
+    """What a check keeps of a failure."""
+    login = isinstance(error, LoginRequired)
+    return {
+        "outcome": Check.Outcome.LOGIN_REQUIRED if login else Check.Outcome.FAILED,
+        "error": clean(masker.mask(error.message), MAX_ERROR),
+        "hint": clean(masker.mask(error.hint), MAX_SENTENCE),
+        "stderr_tail": clean(masker.mask(error.stderr_tail)[-MAX_TAIL:]),
+        "exit_code": error.exit_code,
+    }
+
+
+def sentences(texts: list[str], masker: Masker) -> list[str]:
+    return [clean(masker.mask(text), MAX_SENTENCE) for text in texts[:MAX_SENTENCES]]
+
+
+def _lock(server_id: UUID, connection_version: int) -> _Before | None:
+    """The row until the transaction ends; None if it was edited or deleted."""
+    fields = ("transport", "enabled", "failures", "tested_at")
+    locked = Server.objects.select_for_update(no_key=True).only(*fields)
+    server = locked.filter(pk=server_id, connection_version=connection_version).first()
+    return _Before(server, database_now()) if server is not None else None
+
+
+def _update(before: _Before, *, failures: int, **columns: Any) -> None:
+    server = before.server
+    looks = server.enabled and get_options().mcp.auto_connect
+    wait = pacing.delay(server.transport, failures)
+    Server.objects.filter(pk=server.pk).update(
+        checked_at=before.now,
+        failures=failures,
+        next_check_at=before.now + wait if looks else None,
+        **columns,
     )
 
 
-def _columns(connection: Found, tool_count: int, masker: Masker) -> dict[str, Any]:
-    now = timezone.now()
+def _found(connection: Found, tool_count: int, masker: Masker) -> dict[str, Any]:
     return {
         "state": Server.State.CONNECTED,
-        "tested_at": now,
-        "checked_at": now,
         "tool_count": tool_count,
         "last_error": "",
         "protocol_version": clean(connection.protocol_version or "", 20),
@@ -100,37 +221,9 @@ def _columns(connection: Found, tool_count: int, masker: Masker) -> dict[str, An
         "server_version": clean(masker.mask(connection.server_version or ""), 100),
         "instructions": clean(masker.mask(connection.instructions or ""), MAX_INSTRUCTIONS),
         "remembered": clean_json(dict(connection.remembered)),
+        "found_how": _how(connection, masker),
     }
 
 
-def _rows(server: Server, tools: ToolList, masker: Masker) -> list[Tool]:
-    """A name that holds a secret could not be called by its masked form: it is left out."""
-    usable = [tool for tool in tools.tools if masker.mask(tool.name) == tool.name]
-    return [_row(server, position, tool, masker) for position, tool in enumerate(usable)]
-
-
-def _row(server: Server, position: int, tool: ListedTool, masker: Masker) -> Tool:
-    return Tool(
-        server=server,
-        position=position,
-        name=tool.name,
-        title=masker.mask(tool.title),
-        description=masker.mask(tool.description),
-        input_schema=masker.mask_json(tool.input_schema),
-        output_schema=masker.mask_json(tool.output_schema),
-        read_only=tool.read_only,
-        destructive=tool.destructive,
-        open_world=tool.open_world,
-        content_hash=tool.content_hash,
-    )
-
-
-def _compare(before: dict[str, str], rows: list[Tool]) -> Changes:
-    now = {row.name for row in rows}
-    return Changes(
-        added=[row.name for row in rows if row.name not in before],
-        removed=[name for name in before if name not in now],
-        changed=[
-            row.name for row in rows if row.name in before and before[row.name] != row.content_hash
-        ],
-    )
+def _how(connection: Found, masker: Masker) -> str:
+    return clean(masker.mask(getattr(connection, "how", "")), MAX_HOW)

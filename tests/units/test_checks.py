@@ -67,7 +67,7 @@ class ScriptedProbe:
         self.shown = Progress([{"label": "Connecting", "ms": None}], "a line")
         self._actions = list(actions)
 
-    def __call__(self, settings: object, spawn: object) -> ScriptedProbe:
+    def __call__(self, settings: object, spawn: object, ask: object) -> ScriptedProbe:
         return self
 
     def start(self) -> None:
@@ -227,7 +227,7 @@ def test_the_heartbeat_goes_on_where_nothing_happens(monkeypatch: pytest.MonkeyP
 def test_a_success_says_what_changed_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     server = http_server()
     first = ran(server, ScriptedProbe(success("a", "b", "c")), monkeypatch)
-    assert first.changes == {"added": [], "removed": [], "changed": []}
+    assert first.changes == {}
     tools = tool_list("b", "c", "d")
     tools.tools[1] = type(tools.tools[1])("c", description="Another text")
     second = ran(server, ScriptedProbe(Found(FoundServer(), tools)), monkeypatch)  # type: ignore[arg-type]

@@ -1,0 +1,116 @@
+"""The tools that a server listed last, as rows: only what differs is written.
+
+Most looks at a server find what the one before found, and some servers have thousands of tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from servers.mcp.types import Tool as ListedTool
+from servers.mcp.types import ToolList
+from servers.models import Tool
+from umpteenth.core.masking import Masker
+
+BATCH = 200
+_WRITTEN = [
+    "position",
+    "title",
+    "description",
+    "input_schema",
+    "output_schema",
+    "read_only",
+    "destructive",
+    "open_world",
+    "content_hash",
+]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How the tools differ from the success before, by name, in the server's order."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def as_json(self) -> dict[str, list[str]]:
+        return {"added": self.added, "removed": self.removed, "changed": self.changed}
+
+
+@dataclass(frozen=True)
+class Row:
+    """`masked`: the row differs from what was listed, so that an equal hash does not make it
+    equal to what is stored: a value may have become a secret since."""
+
+    tool: Tool
+    masked: bool
+
+
+def rows_of(server_id: UUID, tools: ToolList, masker: Masker) -> list[Row]:
+    """A name that holds a secret could not be called by its masked form: it is left out."""
+    usable = [tool for tool in tools.tools if masker.mask(tool.name) == tool.name]
+    return [_row(server_id, position, tool, masker) for position, tool in enumerate(usable)]
+
+
+def replace(server_id: UUID, rows: list[Row]) -> Changes:
+    """Make the rows the server's tools; the caller holds a lock on the server."""
+    tools = Tool.objects.filter(server_id=server_id).order_by("position")
+    stored = {
+        name: (digest, position)
+        for name, digest, position in tools.values_list("name", "content_hash", "position")
+    }
+    listed = {row.tool.name for row in rows}
+    removed = [name for name in stored if name not in listed]
+    for names in _batches(removed):
+        Tool.objects.filter(server_id=server_id, name__in=names).delete()
+    Tool.objects.bulk_create(
+        [row.tool for row in rows if row.masked or stored.get(row.tool.name) != _mark(row.tool)],
+        batch_size=BATCH,
+        update_conflicts=True,
+        unique_fields=["server", "name"],
+        update_fields=_WRITTEN,
+    )
+    return Changes(
+        added=[row.tool.name for row in rows if row.tool.name not in stored],
+        removed=removed,
+        changed=[row.tool.name for row in rows if _is_changed(row.tool, stored)],
+    )
+
+
+def _mark(tool: Tool) -> tuple[str, int]:
+    return tool.content_hash, tool.position
+
+
+def _is_changed(tool: Tool, stored: dict[str, tuple[str, int]]) -> bool:
+    return tool.name in stored and stored[tool.name][0] != tool.content_hash
+
+
+def _batches(names: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(names), BATCH):
+        yield names[start : start + BATCH]
+
+
+def _row(server_id: UUID, position: int, tool: ListedTool, masker: Masker) -> Row:
+    texts = masker.mask(tool.title), masker.mask(tool.description)
+    schemas = masker.mask_json(tool.input_schema), masker.mask_json(tool.output_schema)
+    row = Tool(
+        server_id=server_id,
+        position=position,
+        name=tool.name,
+        title=texts[0],
+        description=texts[1],
+        input_schema=schemas[0],
+        output_schema=schemas[1],
+        read_only=tool.read_only,
+        destructive=tool.destructive,
+        open_world=tool.open_world,
+        content_hash=tool.content_hash,
+    )
+    plain = (tool.title, tool.description), (tool.input_schema, tool.output_schema)
+    return Row(row, masked=(texts, schemas) != plain)
