@@ -85,6 +85,18 @@ class Policy:
             return f"the server's policy keeps it for runs started by {' or '.join(levels)}"
         return ""
 
+    def restriction(self, tool: Hinted) -> str:
+        """What the policy says of the tool in a word or two; empty if every run may use it (A56).
+
+        `blocked`, `not allowed`, or the trust levels that may use it, as `creator only`.
+        """
+        if tool.name in self.blocked_tools:
+            return "blocked"
+        if self.allowed_tools is not None and tool.name not in self.allowed_tools:
+            return "not allowed"
+        levels = self.levels(tool)
+        return "" if set(levels) >= set(TRUST_LEVELS) else f"{' and '.join(levels)} only"
+
     def levels(self, tool: Hinted) -> tuple[str, ...]:
         """The trust levels that may use the tool, as far as trust decides."""
         if self.trust == OPEN:

@@ -14,6 +14,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
+from servers import health
+from servers import health
 from servers import options as catalogue
 from servers.access import NotAllowed as NotAllowed
 from servers.access import require_manager, sockets_problem
@@ -86,6 +88,7 @@ def create_server(*, actor: User | None, data: ServerData) -> Server:
     try:
         with transaction.atomic():
             server.save(force_insert=True)
+            health.wake(server)
             _audit(actor, "server.create", server)
     except IntegrityError:
         raise _name_taken(data.name) from None
@@ -172,6 +175,7 @@ def set_enabled(server: Server, *, actor: User | None, enabled: bool) -> bool:
         )
         server.enabled = enabled
         if changed:
+            health.wake(server)
             _audit(actor, "server.enable" if enabled else "server.disable", server)
     return bool(changed)
 
@@ -278,8 +282,12 @@ def _store_edit(
         with transaction.atomic():
             if not mine.update(**columns):
                 raise OutdatedEdit(_reload(current.pk))
+            if "connection_version" in columns:
+                health.wake(current)
             if "tool_count" in columns:
                 Tool.objects.filter(server_id=current.pk).delete()
+            if "connection_version" in columns:
+                health.wake(current)
             _audit(actor, "server.update", current, changed=sorted(changed))
     except IntegrityError:
         raise _name_taken(columns["name"]) from None

@@ -62,8 +62,14 @@ def credentials_words(server: Server) -> str:
         return f"The Authorization header is sent{wins}."
     if not token:
         return ""
-    if _has_token(server):
-        return f"The secret {server.token_name} is sent as bearer token."
+    return token_problem(server) or f"The secret {server.token_name} is sent as bearer token."
+
+
+def token_problem(server: Server) -> str:
+    """Why the secret that `token_ref` names cannot be sent; empty if it is there or not needed."""
+    unused = server.has_authorization or server.transport not in OVER_HTTP
+    if unused or not server.token_name or _has_token(server):
+        return ""
     return f"There is no secret named {server.token_name}, so that no token is sent."
 
 

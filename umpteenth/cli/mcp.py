@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from umpteenth.cli.bootstrap import setup
+from umpteenth.cli.mcp_add import add
+from umpteenth.cli.mcp_show import show
+from umpteenth.cli.mcp_words import cut, get_server, print_tools, summary, tools_of, word
 from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
 from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
-    from servers.definition import Entry
     from servers.models import Check, Server
 
 LOGIN_REQUIRED_STATUS = 3
-# Names of headers and variables whose values are usually secret.
-_SENSITIVE = re.compile(r"auth|token|key|secret|passw|cookie|credential", re.IGNORECASE)
 
 
 @click.group()
@@ -26,68 +25,8 @@ def command() -> None:
     """MCP servers: add, test, call."""
 
 
-class _Add(click.Command):
-    """Tells who left out the `--` before the server's own command."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        bare = "--" not in args
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            hint = " Write the server's own command after --." if bare else ""
-            raise click.UsageError(error.format_message() + hint, ctx) from None
-
-
-@command.command(cls=_Add)
-@click.argument("name")
-@click.option("--url", help="Address of an HTTP server.")
-@click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="With --url.")
-@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="With a command.")
-@click.option("--description", default="", help="What it is for.")
-@click.argument("program", nargs=-1, type=click.UNPROCESSED)
-@json_option
-def add(
-    name: str,
-    url: str | None,
-    headers: tuple[str, ...],
-    env: tuple[str, ...],
-    description: str,
-    program: tuple[str, ...],
-    as_json: bool,
-) -> None:
-    """Register a server: NAME --url URL, or NAME -- COMMAND ARGS.
-
-    Values may refer to secrets: --header 'Authorization: Bearer {{secret:GITHUB_TOKEN}}'.
-    """
-    if (url is None) == (not program):
-        raise click.UsageError("Give either --url URL, or -- and a command.")
-    if program and headers:
-        raise click.UsageError("--header goes with --url; a command has --env.")
-    if url is not None and env:
-        raise click.UsageError("--env goes with a command; a URL has --header.")
-    setup()
-    from servers.definition import HTTP, STDIO, ServerData
-    from servers.services import InvalidServer, create_server
-
-    data = ServerData(
-        name=name,
-        transport=STDIO if url is None else HTTP,
-        description=description,
-        url=url or "",
-        headers=_entries(headers, ":", "--header"),
-        command=program[0] if program else "",
-        args=program[1:],
-        env=_entries(env, "=", "--env"),
-    )
-    try:
-        server = create_server(actor=None, data=data)
-    except InvalidServer as error:
-        fail(str(error))
-    _warn_of_literals(data.url, (*data.headers, *data.env))
-    if as_json:
-        emit_json(_summary(server))
-    else:
-        click.echo(f"Added {server.name}. Test it with: umpteenth mcp test {server.name}")
+command.add_command(add)
+command.add_command(show)
 
 
 @command.command("list")
@@ -97,7 +36,7 @@ def list_command(as_json: bool) -> None:
     setup()
     from servers.queries import find_servers
 
-    rows = [_summary(server) for server in find_servers()]
+    rows = [summary(server) for server in find_servers()]
     if as_json:
         emit_json(rows)
         return
@@ -106,27 +45,9 @@ def list_command(as_json: bool) -> None:
         return
     columns = ("name", "transport", "endpoint", "auth", "tools", "enabled", "state")
     table(
-        ([_cut(_word(row[column])) for column in columns] for row in rows),
+        ([cut(word(row[column])) for column in columns] for row in rows),
         [column.capitalize() for column in columns],
     )
-
-
-@command.command()
-@click.argument("name")
-@json_option
-def show(name: str, as_json: bool) -> None:
-    """Show a server's settings, what its last test found, and its tools."""
-    setup()
-    server = _get(name)
-    details = {**_summary(server), **_details(server)}
-    if as_json:
-        emit_json(details)
-        return
-    tools = details.pop("tool_list")
-    for key, value in details.items():
-        if value not in ("", None, [], {}):
-            click.echo(f"{key.replace('_', ' '):18} {_word(value)}")
-    _print_tools(tools)
 
 
 @command.command()
@@ -139,7 +60,7 @@ def test(name: str, as_json: bool) -> None:
     what none has claimed within 3 s is done here.
     """
     setup()
-    server = _get(name)
+    server = get_server(name)
     check = _follow(server, quiet=as_json)
     result = _check_result(server, check)
     if as_json:
@@ -165,7 +86,7 @@ def call(name: str, tool: str, arguments: str, timeout: float | None, as_json: b
     """
     values = _read_arguments(arguments)
     setup()
-    result = _call(_get(name), tool, values, timeout)
+    result = _call(get_server(name), tool, values, timeout)
     if as_json:
         emit_json(result)
     elif result["text"] and result["text"] == result["error"]:
@@ -189,7 +110,7 @@ def remove(name: str, yes: bool) -> None:
     from servers.services import delete_server
     from servers.usage import usages
 
-    server = _get(name)
+    server = get_server(name)
     used_by = ", ".join(f"{usage.kind} {usage.name}" for usage in usages(server))
     if not yes:
         if not is_terminal():
@@ -197,112 +118,6 @@ def remove(name: str, yes: bool) -> None:
         click.confirm(f"Delete {name}{f', used by {used_by}' if used_by else ''}?", abort=True)
     delete_server(server, actor=None)
     click.echo(f"Removed {name}.{f' It was used by {used_by}.' if used_by else ''}")
-
-
-def _get(name: str) -> Server:
-    from servers.models import Server
-
-    server = Server.objects.filter(name=name).first()
-    if server is None:
-        fail(f"There is no MCP server named {name}. See: umpteenth mcp list")
-    return server
-
-
-def _entries(texts: tuple[str, ...], separator: str, option: str) -> tuple[Entry, ...]:
-    from servers.definition import Entry
-
-    entries = []
-    for text in texts:
-        name, found, value = text.partition(separator)
-        if not found:
-            example = "'Authorization: Bearer …'" if separator == ":" else "NAME=VALUE"
-            raise click.UsageError(f"{option} is written {option} {example}.")
-        entries.append(Entry(name.strip(), value))
-    return tuple(entries)
-
-
-def _warn_of_literals(url: str, entries: tuple[Entry, ...]) -> None:
-    """U30: literal tokens are accepted, and people learn where they are and what is better."""
-    from servers.definition import refers, split_query
-
-    _, query = split_query(url)
-    found = ["the query of the address"] if query and not refers(query) else []
-    found += [
-        entry.name
-        for entry in entries
-        if entry.value and _SENSITIVE.search(entry.name) and not refers(entry.value)
-    ]
-    for what in found:
-        click.echo(
-            f"Warning: {what} holds a literal value. It is stored encrypted in {_database()} and "
-            "stays in your shell's history. Better: umpteenth secret set NAME, and write "
-            "{{secret:NAME}} in its place.",
-            err=True,
-        )
-
-
-def _database() -> str:
-    from django.conf import settings
-
-    database = settings.DATABASES["default"]
-    host = database.get("HOST")
-    return f"the database {database['NAME']}" + (f" on {host}" if host else "")
-
-
-def _summary(server: Server) -> dict[str, Any]:
-    from servers.status import auth_status
-
-    return {
-        "id": str(server.pk),
-        "name": server.name,
-        "transport": server.transport,
-        "endpoint": server.endpoint,
-        "enabled": server.enabled,
-        "auth": auth_status(server).value,
-        "tools": server.tool_count if server.tested_at else None,
-        "tested_at": server.tested_at.isoformat() if server.tested_at else None,
-        "state": server.state,
-    }
-
-
-def _details(server: Server) -> dict[str, Any]:
-    return {
-        "description": server.description,
-        **_private_details(server),
-        "secrets": server.secret_names,
-        "last_error": server.last_error,
-        "protocol_version": server.protocol_version,
-        "server_name": server.server_name,
-        "server_version": server.server_version,
-        "instructions": server.instructions,
-        "tool_list": _tools(server),
-    }
-
-
-def _private_details(server: Server) -> dict[str, Any]:
-    """Headers and variables by name; only references are shown."""
-    from secrets_vault.errors import SecretError
-    from servers.definition import refers
-    from servers.services import read_private
-
-    def shown(value: str) -> str:
-        return value if refers(value) else "(stored, not shown)"
-
-    try:
-        private = read_private(server)
-    except SecretError as error:
-        click.echo(f"Warning: {error}", err=True)
-        return {}
-    return {
-        "headers": {name: shown(value) for name, value in private.headers},
-        "env": {name: shown(value) for name, value in private.env},
-        "has_query": bool(private.query),
-    }
-
-
-def _tools(server: Server) -> list[dict[str, Any]]:
-    fields = ("name", "title", "description", "read_only", "destructive", "open_world")
-    return list(server.tools.values(*fields))
 
 
 def _follow(server: Server, *, quiet: bool) -> Check:
@@ -338,7 +153,7 @@ def _check_result(server: Server, check: Check) -> dict[str, Any]:
         "protocol_version": check.protocol_version or None,
         "transport": check.transport or server.transport,
         "auth": auth_status(server).value,
-        "tools": _tools(server) if connected else [],
+        "tools": tools_of(server) if connected else [],
         "warnings": check.warnings,
     }
 
@@ -355,7 +170,7 @@ def _print_result(result: dict[str, Any], check: Check) -> None:
     duration = duration_words(result["duration_ms"] / 1000)
     if result["outcome"] == "connected":
         click.echo(f"Connected in {duration}: {len(result['tools'])} tools")
-        _print_tools(result["tools"])
+        print_tools(result["tools"])
         for warning in result["warnings"]:
             click.echo(f"Warning: {warning}", err=True)
         return
@@ -368,18 +183,6 @@ def _print_result(result: dict[str, Any], check: Check) -> None:
     if check.stderr_tail.strip():
         lines += ["End of standard error:", check.stderr_tail.rstrip()]
     click.echo("\n".join(line for line in lines if line), err=True)
-
-
-def _print_tools(tools: list[dict[str, Any]]) -> None:
-    for tool in tools:
-        marks = [
-            word
-            for word, key in (("read-only", "read_only"), ("destructive", "destructive"))
-            if tool[key]
-        ]
-        head = f"  {tool['name']}" + (f" [{', '.join(marks)}]" if marks else "")
-        first_line = (tool["description"] or "").strip().partition("\n")[0]
-        click.echo(head + (f": {first_line}" if first_line else ""))
 
 
 def _read_arguments(text: str) -> dict[str, Any]:
@@ -424,20 +227,3 @@ def _call(
         "error": result.error or None,
         "duration_ms": round(result.duration_ms, 1),
     }
-
-
-def _cut(text: str, limit: int = 60) -> str:
-    """Cut in the middle: both ends of an address matter."""
-    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3) + 1 :]}"
-
-
-def _word(value: Any) -> str:
-    if value is None:
-        return "not tested"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {item}" for key, item in value.items())
-    return str(value)

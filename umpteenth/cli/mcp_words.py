@@ -1,0 +1,73 @@
+"""What the commands of `umpteenth mcp` say about a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from umpteenth.cli.output import fail
+
+if TYPE_CHECKING:
+    from servers.models import Server
+
+
+def get_server(name: str) -> Server:
+    from servers.models import Server
+
+    server = Server.objects.filter(name=name).first()
+    if server is None:
+        fail(f"There is no MCP server named {name}. See: umpteenth mcp list")
+    return server
+
+
+def summary(server: Server) -> dict[str, Any]:
+    """One entry of `mcp list --json`."""
+    from servers.status import auth_status
+
+    return {
+        "id": str(server.pk),
+        "name": server.name,
+        "transport": server.transport,
+        "endpoint": server.endpoint,
+        "enabled": server.enabled,
+        "auth": auth_status(server).value,
+        "tools": server.tool_count if server.tested_at else None,
+        "tested_at": server.tested_at.isoformat() if server.tested_at else None,
+        "state": server.state,
+    }
+
+
+def tools_of(server: Server) -> list[dict[str, Any]]:
+    fields = ("name", "title", "description", "read_only", "destructive", "open_world")
+    return list(server.tools.values(*fields))
+
+
+def print_tools(tools: list[dict[str, Any]]) -> None:
+    for tool in tools:
+        marks = [
+            word
+            for word, key in (("read-only", "read_only"), ("destructive", "destructive"))
+            if tool[key]
+        ]
+        marks += [tool["restricted"]] if tool.get("restricted") else []
+        head = f"  {tool['name']}" + (f" [{', '.join(marks)}]" if marks else "")
+        first_line = (tool["description"] or "").strip().partition("\n")[0]
+        click.echo(head + (f": {first_line}" if first_line else ""))
+
+
+def cut(text: str, limit: int = 60) -> str:
+    """Cut in the middle: both ends of an address matter."""
+    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3) + 1 :]}"
+
+
+def word(value: Any) -> str:
+    if value is None:
+        return "not tested"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {item}" for key, item in value.items())
+    return str(value)
