@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponse
@@ -10,11 +11,13 @@ from django.views.decorators.http import require_http_methods
 
 from secrets_vault.errors import SecretError
 from servers import checks, services
-from servers.forms import Row, ServerForm, differences, refresh_kept_rows
-from servers.models import Server
+from servers.access import sockets_problem
+from servers.forms.differences import differences, refresh_kept_rows
+from servers.forms.rows import Row
+from servers.forms.server import ServerForm
+from servers.models import Server, Tool
 from servers.private import Private
 from servers.views.common import get_server_to_manage, require_manager
-from umpteenth.core.edits import Difference
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 
@@ -44,21 +47,20 @@ def create(request: Request) -> HttpResponse:
 def edit(request: Request, pk: UUID) -> HttpResponse:
     server = get_server_to_manage(request, pk)
     private, unreadable = _read(server)
+    tools = _policy_tools(server)
     if request.method == "GET":
-        return _page(request, ServerForm(server=server, private=private), unreadable=unreadable)
-    form = ServerForm(request.POST, server=server, private=private)
+        form = ServerForm(server=server, private=private, tools=tools)
+        return _page(request, form, unreadable=unreadable)
+    form = ServerForm(request.POST, server=server, private=private, tools=tools)
     if not form.is_valid():
         return _page(request, form, unreadable=unreadable, status=422)
     try:
-        saved = services.update_server(
-            server,
-            actor=request.user,
-            data=form.server_data(),
-            version=form.cleaned_data["version"] or 0,
-        )
+        saved = _update(request, form, server)
     except services.InvalidServer as error:
         form.show_errors(error.errors)
         return _page(request, form, unreadable=unreadable, status=422)
+    except services.RenameUnconfirmed as error:
+        return _page(request, form, unreadable=unreadable, renaming=error, status=422)
     except services.OutdatedEdit as error:
         return _outdated(request, form, error)
     except services.ServerGone as error:
@@ -69,12 +71,24 @@ def edit(request: Request, pk: UUID) -> HttpResponse:
     return hx_redirect(request, reverse("servers:detail", args=[saved.pk]))
 
 
+def _update(request: Request, form: ServerForm, server: Server) -> Server:
+    """The button that confirms a rename names what was confirmed: a third name asks again."""
+    data = form.server_data()
+    return services.update_server(
+        server,
+        actor=request.user,
+        data=data,
+        version=form.cleaned_data["version"] or 0,
+        renaming_confirmed=request.POST.get("renaming_confirmed") == data.name,
+    )
+
+
 def _outdated(request: Request, form: ServerForm, error: services.OutdatedEdit) -> HttpResponse:
     """Show both values; saving again then overwrites knowingly."""
     stored, _ = _read(error.current)
     found = differences(form, error.current, stored)
     form = refresh_kept_rows(form, request.POST, error.current, stored)
-    return _page(request, form, found=found, outdated=str(error), status=422)
+    return _page(request, form, differences=found, outdated=str(error), status=422)
 
 
 def _read(server: Server) -> tuple[Private, str]:
@@ -85,22 +99,20 @@ def _read(server: Server) -> tuple[Private, str]:
         return Private(), str(error)
 
 
-def _page(
-    request: Request,
-    form: ServerForm,
-    *,
-    unreadable: str = "",
-    outdated: str = "",
-    found: list[Difference] | None = None,
-    status: int = 200,
-) -> HttpResponse:
+def _policy_tools(server: Server) -> list[Tool]:
+    """What the policy is ticked from."""
+    columns = ("name", "title", "read_only", "destructive", "open_world")
+    return list(server.tools.only(*columns))
+
+
+def _page(request: Request, form: ServerForm, *, status: int = 200, **more: Any) -> HttpResponse:
+    """`more`: unreadable, outdated, differences, renaming; each shows a notice above the form."""
     context = {
         "form": form,
         "server": form.server,
-        "unreadable": unreadable,
-        "outdated": outdated,
-        "differences": found or [],
+        "sockets_problem": sockets_problem(),
         "blank_row": Row(),
+        **more,
     }
     return render_page(
         request, "servers/form.html", context, partial="servers/form_part.html", status=status

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from secrets_vault.errors import SecretError
 from servers import services
-from servers.forms import ServerFilter, ToolForm
+from servers.forms.lists import ServerFilter, ToolForm
 from servers.models import Check, Server
 from servers.queries import find_servers, recent_checks
 from servers.schema import parameters

@@ -1,5 +1,6 @@
 // The key button beside a value: a searchable list of secrets, and `New secret…` right there.
-// [data-secret-for="id"] inserts `{{secret:NAME}}` at the caret of that input;
+// [data-secret-for="id"] inserts `{{secret:NAME}}` at the caret of that input, or, with
+// data-secret-mark="@", makes `@NAME` its value;
 // data-secrets is the address of the list. Without script one types the reference.
 "use strict";
 
@@ -130,7 +131,9 @@
     const input = document.getElementById(button.dataset.secretFor);
     closePicker(false);
     if (!input) return;
-    const reference = `{{secret:${name}}}`;
+    const { secretMark } = button.dataset;
+    if (secretMark) input.value = "";
+    const reference = secretMark ? `${secretMark}${name}` : `{{secret:${name}}}`;
     // A field that nobody was in has its caret before what stands there (`Bearer `).
     const end = input.selectionEnd || input.value.length;
     const start = input.selectionEnd ? input.selectionStart : end;

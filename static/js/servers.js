@@ -46,7 +46,7 @@
   function showTransport(form) {
     const chosen = form.querySelector("[name=transport]:checked")?.value;
     for (const group of form.querySelectorAll("[data-for]")) {
-      group.hidden = group.dataset.for !== chosen;
+      group.hidden = !group.dataset.for.split(" ").includes(chosen);
     }
   }
 
@@ -86,7 +86,7 @@
     for (const form of root.querySelectorAll?.("form.server-form") ?? []) showTransport(form);
     if (root.matches?.("form.server-form")) {
       showTransport(root);
-      root.querySelector("[aria-invalid=true]")?.focus();
+      root.querySelector("[aria-invalid=true], [data-invalid], [data-asks] [type=submit]")?.focus();
     }
     noteCheck(root);
   }

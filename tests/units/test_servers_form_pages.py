@@ -11,10 +11,12 @@ from django.urls import reverse
 
 from servers import checks
 from servers.definition import Entry
-from servers.forms import ServerForm
+from servers.forms.server import ServerForm
 from servers.models import Check, Server
 from servers.services import read_private, update_server
 from tests.fakes.server_rows import after_success, http_data, http_server, stdio_server
+from tests.units.forms_of_pages import Fields
+from tests.units.forms_of_pages import fields_of as sent_by
 
 pytestmark = pytest.mark.django_db
 
@@ -30,20 +32,8 @@ def edit_address(server: Server) -> str:
     return reverse("servers:edit", args=[server.pk])
 
 
-def fields_of(html: str) -> dict[str, list[str]]:
-    """What a browser would send of the form, radio buttons and hidden fields included."""
-    html = re.sub(r"<template.*?</template>|<noscript>.*?</noscript>", "", html, flags=re.S)
-    form = html[html.index('<form id="server-form"') :]
-    found: dict[str, list[str]] = {}
-    pattern = r"<input([^>]*)>|<textarea([^>]*)>(.*?)</textarea>"
-    for match in re.finditer(pattern, form[: form.index("</form>")], flags=re.S):
-        attributes = dict(re.findall(r'([a-z-]+)="([^"]*)"', match[1] or match[2]))
-        kind = attributes.get("type")
-        if kind in ("radio", "checkbox") and " checked" not in match[1]:
-            continue
-        value = match[3] if match[2] else attributes.get("value", "")
-        found.setdefault(attributes["name"], []).append(value.replace("&quot;", '"'))
-    return found
+def fields_of(html: str) -> Fields:
+    return sent_by(html, "server-form")
 
 
 def opened(client: Client, server: Server) -> dict[str, Any]:
@@ -62,14 +52,14 @@ STDIO: dict[str, Any] = {
 }
 
 
-def test_stdio_is_preset_and_both_transports_are_explained(administrator_client: Client) -> None:
+def test_stdio_is_preset_and_all_transports_are_explained(administrator_client: Client) -> None:
     """P2, P9, P18."""
     text = administrator_client.get(CREATE).content.decode()
     assert fields_of(text)["transport"] == ["stdio"]
     choices = re.findall(
-        r'name="transport" value="(\w+)".*?<strong>(\w+)</strong>', text, flags=re.S
+        r'name="transport" value="(\w+)".*?<strong>([\w ]+)</strong>', text, flags=re.S
     )
-    assert choices == [("stdio", "stdio"), ("http", "HTTP")]
+    assert choices == [("stdio", "stdio"), ("http", "HTTP"), ("unix", "Unix socket")]
     assert "Take this when a service offers both" in text
 
 
@@ -79,6 +69,8 @@ def test_what_must_be_filled_in_is_marked(administrator_client: Client) -> None:
         "name",
         "command",
         "url",
+        "socket_path",
+        "uri",
     ]
 
 

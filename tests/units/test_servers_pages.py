@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from servers.forms import ToolForm
+from servers.forms.lists import ToolForm
 from servers.mcp.types import ServerUnavailable, Tool, ToolList
 from servers.models import Check, Server
 from servers.services import set_enabled, store_failure, store_success

@@ -1,0 +1,52 @@
+"""What is asked of the list and of a server's tools; what a form does not know is as good as
+nothing."""
+
+from __future__ import annotations
+
+from django import forms
+
+from servers.limits import MAX_TOOL_NAME
+from servers.models import Server
+from servers.status import AUTH_IN_USE
+
+
+class ServerFilter(forms.Form):
+    """The list's filter."""
+
+    q = forms.CharField(required=False, max_length=200)
+    transport = forms.ChoiceField(
+        required=False, choices=[("", "Transport"), *Server.Transport.choices]
+    )
+    auth = forms.ChoiceField(
+        required=False,
+        choices=[("", "Auth"), *((auth.value, auth.label) for auth in AUTH_IN_USE)],
+    )
+    state = forms.ChoiceField(
+        required=False,
+        choices=[("", "State"), *Server.State.choices, ("disabled", "Disabled")],
+    )
+
+    def values(self) -> dict[str, str]:
+        self.is_valid()
+        return {name: self.cleaned_data.get(name, "") for name in self.fields}
+
+
+class ToolFilter(forms.Form):
+    """Which of a server's tools are shown."""
+
+    q = forms.CharField(required=False, max_length=200)
+    page = forms.IntegerField(required=False, min_value=1, max_value=10_000)
+
+    def words(self) -> str:
+        self.is_valid()
+        return str(self.cleaned_data.get("q", ""))
+
+    def page_number(self) -> int:
+        self.is_valid()
+        return self.cleaned_data.get("page") or 1
+
+
+class ToolForm(forms.Form):
+    """Which tool is meant; servers give them any name, so that it stands in the query."""
+
+    name = forms.CharField(max_length=MAX_TOOL_NAME, strip=False)
