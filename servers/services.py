@@ -15,7 +15,6 @@ from django.db.models import F
 from django.utils import timezone
 
 from servers import health
-from servers import health
 from servers import options as catalogue
 from servers.access import NotAllowed as NotAllowed
 from servers.access import require_manager, sockets_problem
@@ -282,8 +281,6 @@ def _store_edit(
         with transaction.atomic():
             if not mine.update(**columns):
                 raise OutdatedEdit(_reload(current.pk))
-            if "connection_version" in columns:
-                health.wake(current)
             if "tool_count" in columns:
                 Tool.objects.filter(server_id=current.pk).delete()
             if "connection_version" in columns:
