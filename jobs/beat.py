@@ -35,7 +35,7 @@ GRACE = timedelta(seconds=20)
 HINT_AFTER = timedelta(seconds=3)  # a queued run older than this may have lost its hint
 HINT_AGAIN = 10.0  # seconds between two hints for the same row
 AT_MOST = 100  # rows of one kind in one sweep
-PRUNE_EVERY = 600.0  # seconds
+TIDY_EVERY = 600.0  # seconds
 
 
 class Sweeper:
@@ -48,7 +48,7 @@ class Sweeper:
         self._last: datetime | None = None  # sweep
         self._watching_since: datetime | None = None
         self._health_begun = False
-        self._pruned_at: float | None = None
+        self._tidied_at: float | None = None
 
     def sweep(self, now: datetime) -> bool:
         """Do everything that is due; False where another beat holds the lease.
@@ -58,7 +58,7 @@ class Sweeper:
         if not take_lease(self.holder, now):
             return False
         steps: list[Callable[[datetime], int]] = [fire_due, self.hint_waiting]
-        steps += [self.check_servers, self.prune_checks]
+        steps += [self.check_servers, self.tidy]
         if self._has_watched(now):
             steps += [lifecycle.reap, end_dead_checks]
         for step in steps:
@@ -86,15 +86,15 @@ class Sweeper:
             self._health_begun = True
         return health.start_due(now)
 
-    def prune_checks(self, now: datetime) -> int:
-        """Now and then: delete old checks."""
-        from servers import checks
+    def tidy(self, now: datetime) -> int:
+        """Now and then: delete old checks, and places in line whose owner is gone."""
+        from servers import checks, inflight
 
         moment = self._clock()
-        if self._pruned_at is not None and moment - self._pruned_at < PRUNE_EVERY:
+        if self._tidied_at is not None and moment - self._tidied_at < TIDY_EVERY:
             return 0
-        self._pruned_at = moment
-        return checks.prune(now)
+        self._tidied_at = moment
+        return checks.prune(now) + inflight.sweep()
 
     def hint_waiting(self, now: datetime) -> int:
         """Tell workers again about what could start; how many hints were sent."""

@@ -145,7 +145,8 @@ def run_check(check_id: UUID, *, ask: Asker | None = None) -> bool:
 
 def _settings(check: Check) -> tuple[ConnectionSettings, dict[str, str]]:
     """A person's test connects as that person, where the server tells people apart (U61)."""
-    return connection_settings(check.server)
+    person = check.requested_by
+    return connection_settings(check.server, actor=person.get_username() if person else "")
 
 
 def end_dead(now: datetime) -> int:
