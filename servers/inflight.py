@@ -190,8 +190,12 @@ def renew(holder: str) -> None:
 
 def drop(holder: str) -> None:
     """Free the slots of a run that has ended. Never raises: they would expire anyway."""
+    _drop(store(), holder)
+
+
+def _drop(store: Store, holder: str) -> None:
     try:
-        store().drop(holder)
+        store.drop(holder)
     except (DatabaseError, StoreAway):
         logger.warning("the call slots of %s… are left to expire", holder[:6], exc_info=True)
 
@@ -240,7 +244,7 @@ class Line:
         for queue in self._queues.values():
             await queue.close()
         if self._queues:
-            await self._database(partial(drop, self.holder))
+            await self._database(partial(_drop, self._store, self.holder))
 
 
 @dataclass(eq=False)

@@ -32,20 +32,18 @@ class LineBehaviour:
     """
 
     @pytest.fixture(autouse=True)
-    def _parts(
-        self, store: Store, server_id: UUID, expire: Callable[[str], None]
-    ) -> None:  # pragma: no cover - assigned for the tests
-        self.store, self.server_id, self.expire = store, server_id, expire
+    def _parts(self, store: Store, server_id: UUID, expire: Callable[[str], None]) -> None:
+        self.kept_in, self.place, self.run_out = store, server_id, expire
 
     def take(self, holder: str, count: int = 1, limit: int = 2) -> tuple[list[int], set[int]]:
-        turn = self.store.turn(self.server_id, holder, limit=limit, take=count)
+        turn = self.kept_in.turn(self.place, holder, limit=limit, take=count)
         return list(turn.taken), set(turn.holding)
 
     def holding(self, holder: str, waiting: list[int], limit: int = 2) -> set[int]:
-        return set(self.store.turn(self.server_id, holder, limit=limit, waiting=waiting).holding)
+        return set(self.kept_in.turn(self.place, holder, limit=limit, waiting=waiting).holding)
 
     def line(self, holder: str) -> Line:
-        return Line(holder, in_a_thread, kept_in=self.store)
+        return Line(holder, in_a_thread, kept_in=self.kept_in)
 
     def test_the_oldest_tickets_hold_the_slots(self) -> None:
         [first], held = self.take("a")
@@ -59,18 +57,18 @@ class LineBehaviour:
         [first, _], _ = self.take("a", 2)
         [third], _ = self.take("b")
         [fourth], _ = self.take("c")
-        self.store.turn(self.server_id, "a", limit=2, leave=[first])
+        self.kept_in.turn(self.place, "a", limit=2, leave=[first])
         assert self.holding("c", [fourth]) == set()
         assert self.holding("b", [third]) == {third}
 
     def test_giving_back_and_taking_anew_is_one_visit(self) -> None:
         [first], _ = self.take("a", limit=1)
-        turn = self.store.turn(self.server_id, "a", limit=1, take=1, leave=[first])
+        turn = self.kept_in.turn(self.place, "a", limit=1, take=1, leave=[first])
         assert turn.holding == {*turn.taken}
 
     def test_servers_have_lines_of_their_own(self, other_server_id: UUID) -> None:
         self.take("a", 2)
-        turn = self.store.turn(other_server_id, "b", limit=1, take=1)
+        turn = self.kept_in.turn(other_server_id, "b", limit=1, take=1)
         assert turn.holding == {*turn.taken}
 
     def test_what_a_holder_drops_is_free_and_others_keep_theirs(self) -> None:
@@ -78,7 +76,7 @@ class LineBehaviour:
         [kept], _ = self.take("ab", 1, limit=3)
         [waiting], held = self.take("c", 1, limit=2)
         assert held == set()
-        self.store.drop("a")
+        self.kept_in.drop("a")
         assert self.holding("c", [waiting]) == {waiting}
         assert self.holding("ab", [kept]) == {kept}
 
@@ -86,25 +84,25 @@ class LineBehaviour:
         [lost, _], _ = self.take("dead", 2)
         [waiting], held = self.take("b")
         assert held == set()
-        self.expire("dead")
+        self.run_out("dead")
         assert self.holding("b", [waiting]) == {waiting}
-        assert self.store.turn(self.server_id, "dead", limit=2, waiting=[lost]).lost == {lost}
+        assert self.kept_in.turn(self.place, "dead", limit=2, waiting=[lost]).lost == {lost}
 
     def test_a_heartbeat_keeps_what_is_held_and_brings_nothing_back(self) -> None:
         [gone], _ = self.take("a", limit=1)
-        self.expire("a")
+        self.run_out("a")
         [kept], _ = self.take("b", limit=1)
-        self.store.renew("a")
-        self.store.renew("b")
-        assert self.store.turn(self.server_id, "a", limit=1, waiting=[gone]).lost == {gone}
+        self.kept_in.renew("a")
+        self.kept_in.renew("b")
+        assert self.kept_in.turn(self.place, "a", limit=1, waiting=[gone]).lost == {gone}
         assert self.holding("b", [kept], limit=1) == {kept}
 
     def test_giving_back_what_is_gone_does_no_harm(self) -> None:
         [first], _ = self.take("a")
         for _ in range(2):
-            self.store.turn(self.server_id, "a", limit=2, leave=[first])
-        self.store.drop("nobody")
-        self.store.renew("nobody")
+            self.kept_in.turn(self.place, "a", limit=2, leave=[first])
+        self.kept_in.drop("nobody")
+        self.kept_in.renew("nobody")
 
     async def test_two_holders_together_keep_the_limit_and_the_order(self) -> None:
         """Two runs, each with more calls than there are slots."""
@@ -112,7 +110,7 @@ class LineBehaviour:
 
         async def call(line: Line) -> None:
             nonlocal out, most
-            ticket = await line.enter(self.server_id, 2, wait=CAP)
+            ticket = await line.enter(self.place, 2, wait=CAP)
             out, most = out + 1, max(most, out + 1)
             order.append(ticket.id)
             await asyncio.sleep(0.005)  # other calls would come in now
@@ -133,11 +131,11 @@ class LineBehaviour:
     async def test_who_waits_too_long_is_told_and_leaves_the_line(self) -> None:
         first, second = self.line("a"), self.line("b")
         async with asyncio.timeout(CAP):
-            ticket = await first.enter(self.server_id, 1, wait=None)
+            ticket = await first.enter(self.place, 1, wait=None)
             with pytest.raises(Busy):
-                await second.enter(self.server_id, 1, wait=0.01)
+                await second.enter(self.place, 1, wait=0.01)
             first.leave(ticket)
-            again = await first.enter(self.server_id, 1, wait=CAP)
+            again = await first.enter(self.place, 1, wait=CAP)
             first.leave(again)
             await first.close()
             await second.close()
@@ -146,22 +144,22 @@ class LineBehaviour:
     async def test_a_call_that_is_cancelled_while_it_waits_leaves_the_line(self) -> None:
         line = self.line("a")
         async with asyncio.timeout(CAP):
-            ticket = await line.enter(self.server_id, 1, wait=None)
-            waiting = asyncio.create_task(line.enter(self.server_id, 1, wait=None))
+            ticket = await line.enter(self.place, 1, wait=None)
+            waiting = asyncio.create_task(line.enter(self.place, 1, wait=None))
             await somebody_waits(line)
             waiting.cancel()
             await asyncio.wait({waiting})
             line.leave(ticket)
             line.leave(ticket)  # twice is the same
-            line.leave(await line.enter(self.server_id, 1, wait=CAP))
+            line.leave(await line.enter(self.place, 1, wait=CAP))
             await line.close()
         assert self.take("b", 1, limit=1)[1]
 
     async def test_closing_frees_everything(self) -> None:
         line = self.line("a")
         async with asyncio.timeout(CAP):
-            await line.enter(self.server_id, 1, wait=None)
-            waiting = asyncio.create_task(line.enter(self.server_id, 1, wait=None))
+            await line.enter(self.place, 1, wait=None)
+            waiting = asyncio.create_task(line.enter(self.place, 1, wait=None))
             await somebody_waits(line)
             await line.close()
             await asyncio.wait({waiting})
@@ -173,10 +171,10 @@ class LineBehaviour:
         line = self.line("a")
         async with asyncio.timeout(CAP):
             held = self.take("b", 1, limit=1)[0]
-            waiting = asyncio.create_task(line.enter(self.server_id, 1, wait=None))
+            waiting = asyncio.create_task(line.enter(self.place, 1, wait=None))
             await somebody_waits(line)
-            self.expire("a")
-            self.store.turn(self.server_id, "b", limit=1, leave=held)
+            self.run_out("a")
+            self.kept_in.turn(self.place, "b", limit=1, leave=held)
             ticket = await waiting
             await line.close()
         assert ticket.id > held[0] + 1
