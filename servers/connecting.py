@@ -12,10 +12,10 @@ from urllib.parse import quote, unquote_plus, urlsplit
 from secrets_vault import services as vault
 from secrets_vault.references import find_names, reference
 from servers.access import sockets_problem
-from servers.definition import query_pieces
+from servers.definition import is_header_value, query_pieces
 from servers.mcp.types import ConnectionSettings, ServerUnavailable
 from servers.models import Server
-from servers.options import OVER_HTTP, ServerOptions, read
+from servers.options import HTTP, OVER_HTTP, ServerOptions, read
 from servers.private import Private, read_private
 from umpteenth.core.masking import known_values
 
@@ -49,9 +49,9 @@ def connection_settings(
     private = read_private(server)
     options = read(server.options)
     over_http = server.transport in OVER_HTTP
-    target = vault.Target(
-        host=urlsplit(server.url).hostname if over_http else None, server=server.name, job=job_name
-    )
+    # What listens on a socket need not be the host that the address over it names.
+    host = urlsplit(server.url).hostname if server.transport == HTTP else None
+    target = vault.Target(host=host, server=server.name, job=job_name)
     resolved = vault.resolve(dict(_references(private)), target=target)
     values = resolved.values
     token, warning = _token(server.name, private, options, target) if over_http else (None, "")
@@ -59,12 +59,7 @@ def connection_settings(
     if token is not None:
         mask[options.token_name] = token
     _remember(mask)
-    headers = [
-        (name, _sendable(f"header {name}", values[f"header {index}"]))
-        for index, (name, _) in enumerate(private.headers)
-    ]
-    if token is not None:
-        headers.append(("Authorization", f"Bearer {_sendable('bearer token', token)}"))
+    headers = _headers(private, values, token)
     if over_http and options.per_actor and actor:
         headers = _with_actor(headers, options.actor_header, actor)
     settings = ConnectionSettings(
@@ -81,6 +76,18 @@ def connection_settings(
         **_engine_options(options),
     )
     return settings, mask
+
+
+def _headers(
+    private: Private, values: Mapping[str, str], token: str | None
+) -> list[tuple[str, str]]:
+    headers = [
+        (name, _sendable(f"header {name}", values[f"header {index}"]))
+        for index, (name, _) in enumerate(private.headers)
+    ]
+    if token is not None:
+        headers.append(("Authorization", f"Bearer {_sendable('bearer token', token)}"))
+    return headers
 
 
 def _engine_options(options: ServerOptions) -> dict[str, Any]:
@@ -112,7 +119,7 @@ def _token(
         return vault.resolve({"token": text}, target=target).values["token"], ""
     except vault.SecretError as error:
         logger.warning("MCP server %s: token_ref is left out. %s", server, error)
-        return None, f"token_ref {options.token_ref} is left out, no token was sent: {error}"
+        return None, f"token_ref {options.token_ref} is left out, no token is sent: {error}"
 
 
 def _with_actor(headers: list[tuple[str, str]], header: str, actor: str) -> list[tuple[str, str]]:
@@ -182,7 +189,7 @@ def _full_url(address: str, query: str, values: Mapping[str, str]) -> str:
 def _sendable(what: str, value: str) -> str:
     """E01: an HTTP library refuses a line break with an error that quotes the secret."""
     value = value.strip()
-    if not value.isascii() or re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
+    if not is_header_value(value):
         raise ServerUnavailable(
             f"The value of the {what} contains a line break or another character that "
             "a header cannot hold.",

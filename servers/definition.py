@@ -148,7 +148,7 @@ def _bare(query: str) -> str:
 
 def _parts_problem(parts: SplitResult) -> str:
     if parts.scheme not in ("http", "https"):
-        return "The address must begin with https:// or http://."
+        return "The address must begin with https:// or http://, for example https://host/path."
     if "@" in parts.netloc:
         return (
             "The address cannot hold a user name or password; "
@@ -238,7 +238,7 @@ def _check_entries(
     entries: tuple[Entry, ...],
     errors: Errors,
     name_problem: Callable[[str], str],
-    value_problem: Callable[[str], str],
+    value_problem: Callable[[str, str], str],
 ) -> None:
     if len(entries) > MAX_ROWS:
         errors[field] = f"There are {len(entries)} rows; {MAX_ROWS} are possible."
@@ -249,7 +249,8 @@ def _check_entries(
             errors[f"{field}.{index}.name"] = f"{entry.name} stands here twice; keep one of them."
         elif problem := name_problem(entry.name):
             errors[f"{field}.{index}.name"] = problem
-        if entry.value is not None and (problem := value_problem(entry.value)):
+        what = entry.name.strip() or "this row"
+        if entry.value is not None and (problem := value_problem(what, entry.value)):
             errors[f"{field}.{index}.value"] = problem
         seen.add(key)
 
@@ -281,15 +282,27 @@ def _header_name_problem(name: str) -> str:
     return ""
 
 
-def _header_value_problem(value: str) -> str:
+def _header_value_problem(name: str, value: str) -> str:
     """E01: a line break must never reach the HTTP library, whose error would quote the value."""
-    if re.search(r"[\r\n]", value.strip()):
-        return "The value contains a line break; a header has only one line."
-    if re.search(r"[\x00-\x08\x0b-\x1f\x7f]", value) or not value.isascii():
-        return "The value contains a character that a header cannot hold; use plain ASCII."
+    value = value.strip()
+    if re.search(r"[\r\n]", value):
+        return f"The value of {name} contains a line break; a header has only one line."
+    if not is_header_value(value):
+        return (
+            f"The value of {name} contains a character that a header cannot hold; "
+            "only visible characters of Latin-1 and blanks can be sent."
+        )
     if len(value) > MAX_HEADER_VALUE:
-        return f"The value is too long: {MAX_HEADER_VALUE} characters are possible."
+        return f"The value of {name} is too long: {MAX_HEADER_VALUE} characters are possible."
     return reference_problem(value)
+
+
+def is_header_value(value: str) -> bool:
+    """Whether HTTP can carry it: no control characters but the tab, nothing beyond Latin-1.
+
+    RFC 9110, section 5.5; the C1 control characters are left out as well.
+    """
+    return re.search(r"[^\t\x20-\x7e\xa0-\xff]", value) is None
 
 
 def _variable_problem(name: str) -> str:
@@ -300,11 +313,11 @@ def _variable_problem(name: str) -> str:
     return ""
 
 
-def _variable_value_problem(value: str) -> str:
+def _variable_value_problem(name: str, value: str) -> str:
     if "\0" in value:
-        return "The value contains a NUL character, which no variable can hold."
+        return f"The value of {name} contains a NUL character, which no variable can hold."
     if len(value) > MAX_ENV_VALUE:
-        return f"The value is too long: {MAX_ENV_VALUE} characters are possible."
+        return f"The value of {name} is too long: {MAX_ENV_VALUE} characters are possible."
     return reference_problem(value)
 
 
