@@ -9,61 +9,64 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 from mcp_types import METHOD_NOT_FOUND
 
-from servers.limits import TimeLimit, call_limit, request_limit, start_limit
-from servers.mcp.errors import NotMcp, RpcError, SessionExpired, flatten, words_of
-from servers.mcp.exchange import status_of
-from servers.mcp.handshake import HANDSHAKE, negotiate
-from servers.mcp.http import open_http
+from servers.limits import request_limit
+from servers.mcp.calls import Call, limit_of, timed_out
+from servers.mcp.clocks import Clock
+from servers.mcp.errors import NothingSent, RpcError, SessionExpired
+from servers.mcp.handshake import HANDSHAKE, Agreement, negotiate
 from servers.mcp.listing import read_pages
-from servers.mcp.results import failed_result, read_result
+from servers.mcp.ongoing import Ongoing
+from servers.mcp.owner import Owner
+from servers.mcp.schemas import check_arguments
 from servers.mcp.session import Session
-from servers.mcp.sse import open_sse
-from servers.mcp.stdio import StdioTransport, open_stdio
-from servers.mcp.transport import Transport
+from servers.mcp.stdio import StdioTransport
 from servers.mcp.types import (
+    Asker,
     CallResult,
+    ConnectionLost,
     ConnectionSettings,
-    LoginRequired,
+    InvalidArguments,
     Observer,
     ProgressCallback,
     ServerError,
-    ServerUnavailable,
     Spawner,
     Tool,
     ToolList,
 )
 from servers.mcp.validation import check_settings
 
-logger = logging.getLogger(__name__)
-
-Attempt = Callable[[str], Awaitable[None]]
-
-# Statuses of a first POST that a server of 2024-11-05 gives; every other one is the answer.
-SSE_STATUSES: Final = frozenset({400, 404, 405, 406, 410, 411})
-
 
 class Connection:
     """A live connection. Methods may be called from any task, and at the same time."""
 
     def __init__(
-        self, settings: ConnectionSettings, session: Session, mode: str, observer: Observer
+        self,
+        settings: ConnectionSettings,
+        session: Session,
+        agreement: Agreement,
+        observer: Observer,
     ) -> None:
         self._settings = settings
         self._session = session
         self._observer = observer
-        self._tools: dict[str, Tool] | None = None
+        self._listed: ToolList | None = None
+        self._by_name: dict[str, Tool] = {}
+        self._outdated = False
+        self._listing = asyncio.Lock()
         self._renewal = asyncio.Lock()
         self._generation = 0
+        self._lost_generation = -1
         self.transport = session.transport.kind
-        self.mode = mode
+        self.mode = agreement.mode
+        self.how = agreement.how
+        session.on_tools_changed = self._note_change
 
     @property
     def protocol_version(self) -> str:
@@ -92,16 +95,22 @@ class Connection:
         return transport.stderr_tail if isinstance(transport, StdioTransport) else ""
 
     async def list_tools(self) -> ToolList:
-        """All tools that can be used, and a warning for each that cannot. Raises `ServerError`."""
-        self._observer.step("Listing tools")
-        declared = self._session.capabilities
-        if declared is not None and "tools" not in declared:
-            found = ToolList([], ["The server declares that it has no tools."])
-        else:
-            found = await self._read_tools()
-        found = self._without_bad_headers(found)
-        self._tools = {tool.name: tool for tool in found.tools}
-        return ToolList(found.tools, found.warnings + self._session.transport.noise)
+        """Ask for all tools: those that can be used, and a warning for each that cannot.
+
+        Raises `ServerError`.
+        """
+        async with self._listing:
+            return await self._list()
+
+    async def tools(self) -> ToolList:
+        """The tools as listed last; asked for only if none were or the server announced others.
+
+        Raises `ServerError`.
+        """
+        async with self._listing:
+            if self._listed is None or self._outdated:
+                return await self._list()
+            return self._listed
 
     async def call_tool(
         self,
@@ -109,42 +118,106 @@ class Connection:
         arguments: dict[str, Any],
         *,
         timeout: float | None = None,
+        deadline: float | None = None,
         on_progress: ProgressCallback | None = None,
+        settled: Callable[[], None] | None = None,
     ) -> CallResult:
-        """Call a tool by its raw name. `timeout` (seconds) stands in for the server's own limit.
+        """Call a tool by its raw name, once its arguments match its schema, if that is known.
 
-        A tool that fails and an error of the protocol are results; what happened to the call is
-        unknown after `CallTimedOut` and `ConnectionLost`. Raises `ServerError`.
+        Only a tool that was listed (`tools`) is checked and, if it is read-only, called again.
+
+        `timeout` (seconds) stands in for the server's own limit, which progress renews;
+        `deadline` is a moment of `time.monotonic` that nothing moves. `settled` is called exactly
+        once, when the server is done with the call: its answer came, the connection ended, or it
+        stayed silent for as long as the limit again (A50). A tool that fails and an error of the
+        protocol are results. Raises `InvalidArguments` (nothing was sent), `CallTimedOut`,
+        `ConnectionLost` and other `ServerError`.
         """
-        settings = self._settings
-        limit = call_limit(
-            name,
-            tool_timeout=settings.tool_timeout if timeout is None else timeout,
-            request_timeout=settings.request_timeout if self.transport != "stdio" else None,
-        )
-        headers = await self._argument_headers(name, arguments)
-        start = time.monotonic()
+        over_http = self.transport != "stdio"
+        limit, cut = limit_of(self._settings, name, timeout, over_http=over_http)
+        clock = Clock(limit, cut=cut, deadline=deadline)
+        ongoing = Ongoing(clock, limit, on_progress, settled)
         try:
-            result = await self._request(
-                "tools/call",
-                {"name": name, "arguments": arguments},
-                limit=limit,
-                on_progress=on_progress or _ignore_progress,
-                headers=headers,
+            tool = await self._look_up_in_time(name, clock)
+            self._check(tool, arguments)
+            call = Call(
+                self._settings,
+                name,
+                arguments,
+                tool,
+                partial(self._send_call, tool),
+                self._session.questions,
+                self._observer,
+                ongoing,
             )
-        except RpcError as error:
-            return failed_result(f"{error.message} ({error.code})", _ms_since(start))
-        if result.get("resultType") == "input_required":
-            return failed_result(
-                "The tool asks a person for input, which nobody can give here.", _ms_since(start)
-            )
-        return read_result(result, _ms_since(start))
+            return await call.run()
+        finally:
+            ongoing.release()
+
+    async def _look_up_in_time(self, name: str, clock: Clock) -> Tool | None:
+        try:
+            async with clock:
+                return await self._look_up(name)
+        except TimeoutError:
+            raise timed_out(clock, in_doubt=False) from None
+
+    async def _look_up(self, name: str) -> Tool | None:
+        """The tool as it is listed now; None where nobody has asked for the list yet.
+
+        A server that fails to list may still be called.
+        """
+        if self._listed is not None or self._sends_argument_headers:
+            with contextlib.suppress(RpcError):
+                await self.tools()
+        return self._by_name.get(name)
+
+    def _check(self, tool: Tool | None, arguments: dict[str, Any]) -> None:
+        if tool is None:
+            return
+        fault = check_arguments(tool.input_schema, arguments, self._settings.limits)
+        if fault:
+            raise InvalidArguments(fault, "Nothing was sent.")
+
+    async def _send_call(
+        self, tool: Tool | None, params: dict[str, Any], ongoing: Ongoing
+    ) -> dict[str, Any]:
+        headers = {}
+        if tool is not None and self._sends_argument_headers:
+            wanted = x_mcp_header_map(tool.input_schema)
+            headers = mcp_param_headers(wanted, params["arguments"])
+        return await self._renewing(
+            partial(self._session.exchange, "tools/call", params, headers=headers, ongoing=ongoing)
+        )
+
+    def _note_change(self) -> None:
+        if not self._outdated:
+            self._outdated = True
+            self._observer.notice("The server announced that its tools have changed.")
+
+    async def _list(self) -> ToolList:
+        self._observer.step("Listing tools")
+        self._outdated = False  # an announcement from here on counts for the next list
+        try:
+            found = self._without_bad_headers(await self._read_tools())
+        except BaseException:
+            self._outdated = True
+            raise
+        warnings = [*self._settings.warnings, *found.warnings, *self._session.transport.noise]
+        self._listed = ToolList(found.tools, warnings)
+        self._by_name = {tool.name: tool for tool in found.tools}
+        return self._listed
 
     async def _read_tools(self) -> ToolList:
+        declared = self._session.capabilities
+        if declared is not None and "tools" not in declared:
+            return ToolList([], ["The server declares that it has no tools."])
+
         async def fetch(cursor: str | None) -> dict[str, Any]:
             params = {} if cursor is None else {"cursor": cursor}
             limit = request_limit(self._settings.request_timeout)
-            return await self._request("tools/list", params, limit=limit)
+            return await self._renewing(
+                partial(self._session.request, "tools/list", params, limit=limit)
+            )
 
         try:
             return await read_pages(fetch)
@@ -170,22 +243,26 @@ class Connection:
     def _sends_argument_headers(self) -> bool:
         return self._session.modern and self.transport == "http"
 
-    async def _argument_headers(self, name: str, arguments: dict[str, Any]) -> dict[str, str]:
-        if not self._sends_argument_headers:
-            return {}
-        if self._tools is None:
-            await self.list_tools()
-        tool = (self._tools or {}).get(name)
-        return mcp_param_headers(x_mcp_header_map(tool.input_schema), arguments) if tool else {}
-
-    async def _request(self, method: str, params: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """A request that opens a new session once, if the server has forgotten ours (B01)."""
+    async def _renewing(self, send: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Send in a new session where the server has forgotten ours (B01, B02, U17)."""
         generation = self._generation
-        try:
-            return await self._session.request(method, params, **options)
-        except SessionExpired:
+        if self._lost_generation == generation:
             await self._renew(generation)
-        return await self._session.request(method, params, **options)
+            generation = self._generation
+        try:
+            return await send()
+        except SessionExpired as error:
+            if not self._settings.reinit_on_expired_session:
+                raise self._not_renewed(error) from None
+            if not error.not_run:
+                self._lost_generation = generation
+                raise
+        await self._renew(generation)
+        return await send()
+
+    def _not_renewed(self, error: SessionExpired) -> ServerError:
+        hint = "It is not opened again, since reinit_on_expired_session is off."
+        return (NothingSent if error.not_run else ConnectionLost)(error.message, hint)
 
     async def _renew(self, generation: int) -> None:
         async with self._renewal:
@@ -193,6 +270,7 @@ class Connection:
                 limit = request_limit(self._settings.request_timeout)
                 await negotiate(self._session, mode=HANDSHAKE, limit=limit)
                 self._generation += 1
+                self._observer.notice("The server had forgotten the session; it was renewed.")
 
 
 @contextlib.asynccontextmanager
@@ -201,132 +279,24 @@ async def connect(
     *,
     spawn: Spawner | None = None,
     observer: Observer | None = None,
+    ask: Asker | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect, and close when the block is left. stdio servers need `spawn`.
 
-    Raises `LoginRequired` or `ServerUnavailable`.
+    `ask` answers the server's questions; without it they are answered with their defaults or
+    declined. Raises `LoginRequired` or `ServerUnavailable`.
     """
-    owner = _Owner(check_settings(settings), spawn, observer or _Nobody())
+    observer = observer or _Nobody()
+    settings = check_settings(settings)
+
+    def hand_over(session: Session, agreement: Agreement) -> Connection:
+        return Connection(settings, session, agreement, observer)
+
+    owner = Owner(settings, spawn, observer, ask, hand_over)
     try:
         yield await owner.open()
     finally:
         await owner.close()
-
-
-class _Owner:
-    """The task that opens and closes everything."""
-
-    def __init__(
-        self, settings: ConnectionSettings, spawn: Spawner | None, observer: Observer
-    ) -> None:
-        self._settings = settings
-        self._spawn = spawn
-        self._observer = observer
-        self._leaving = asyncio.Event()
-        self._ready: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(), name=f"mcp {settings.name}")
-
-    async def open(self) -> Connection:
-        return await asyncio.shield(self._ready)
-
-    async def close(self) -> None:
-        """Ends the task and waits for it, also if the caller is being cancelled meanwhile."""
-        self._leaving.set()
-        if not self._ready.done():
-            self._task.cancel()
-        await asyncio.wait({self._task})
-        if not self._ready.cancelled() and self._ready.done():
-            self._ready.exception()  # seen, so that nothing is reported as never retrieved
-
-    async def _run(self) -> None:
-        try:
-            await self._connect_somehow()
-        except asyncio.CancelledError:
-            self._ready.cancel()
-            raise
-        except BaseException as error:
-            if self._ready.done():  # while closing: the caller has left
-                logger.warning("Closing %s: %s", self._settings.name, words_of(error))
-                return
-            self._ready.set_exception(self._unavailable(flatten(error, self._settings.name)))
-
-    def _unavailable(self, error: ServerError) -> ServerError:
-        """Before the connection stands, whatever ends it means that there is none."""
-        if isinstance(error, LoginRequired | ServerUnavailable):
-            return error
-        return ServerUnavailable(error.message, error.hint, error.stderr_tail, error.exit_code)
-
-    async def _connect_somehow(self) -> None:
-        mode = str(self._settings.remembered.get("mode", ""))
-        if self._settings.transport == "stdio":
-            await self._connect_stdio(mode)
-        elif self._settings.remembered.get("transport") == "sse":
-            await self._connect_http([self._try_sse, self._try_http], "")
-        else:
-            await self._connect_http([self._try_http, self._try_sse], mode)
-
-    async def _connect_stdio(self, mode: str) -> None:
-        try:
-            await self._try_stdio(mode)
-        except _ExitedOnProbe:
-            # Some servers end on a message that they do not know: again, without it.
-            await self._try_stdio(HANDSHAKE)
-
-    async def _try_stdio(self, mode: str) -> None:
-        if self._spawn is None:
-            raise ServerUnavailable("This server must be started, but nothing can start it here.")
-        async with open_stdio(self._settings, self._spawn, self._observer) as transport:
-            self._observer.step("Connecting")
-            try:
-                await self._serve(transport, mode, start_limit(self._settings.start_timeout))
-            except ServerError as error:
-                probed = mode != HANDSHAKE and not transport.answered
-                if probed and not transport.never_ran and error.exit_code is not None:
-                    raise _ExitedOnProbe from None
-                error.stderr_tail = error.stderr_tail or transport.stderr_tail
-                raise
-
-    async def _connect_http(self, attempts: list[Attempt], mode: str) -> None:
-        """The first error is the one shown: it comes from the transport that is meant (B13)."""
-        first, second = attempts
-        try:
-            await first(mode)
-        except ServerError as error:
-            if self._ready.done() or not self._worth_the_other(error, first):
-                raise
-            with contextlib.suppress(ServerError):
-                await second("")
-            if not self._ready.done():
-                raise
-
-    def _worth_the_other(self, error: ServerError, tried: Attempt) -> bool:
-        if status_of(error) in SSE_STATUSES:
-            return True
-        # A remembered SSE address that is none any more.
-        return tried == self._try_sse and isinstance(error, NotMcp)
-
-    async def _try_http(self, mode: str) -> None:
-        async with open_http(self._settings, self._observer) as transport:
-            await self._serve(transport, mode, request_limit(self._settings.request_timeout))
-
-    async def _try_sse(self, _mode: str) -> None:
-        async with open_sse(self._settings, self._observer) as transport:
-            await self._serve(transport, HANDSHAKE, request_limit(self._settings.request_timeout))
-
-    async def _serve(self, transport: Transport, mode: str, limit: TimeLimit) -> None:
-        """Agree on a revision, hand the connection over and wait until it is given back."""
-        session = Session(transport)
-        await session.start()
-        try:
-            found = await negotiate(session, mode=mode, limit=limit)
-            self._ready.set_result(Connection(self._settings, session, found, self._observer))
-            await self._leaving.wait()
-        finally:
-            await session.stop()
-
-
-class _ExitedOnProbe(Exception):
-    """The process ended without a word after the first message."""
 
 
 class _Nobody:
@@ -340,11 +310,3 @@ class _Nobody:
 
     def notice(self, sentence: str) -> None:
         pass
-
-
-async def _ignore_progress(progress: float, total: float | None, message: str | None) -> None:
-    """Progress is asked for anyway: it renews the limit of a call."""
-
-
-def _ms_since(start: float) -> float:
-    return (time.monotonic() - start) * 1000

@@ -44,7 +44,19 @@ class NotMcp(ServerUnavailable):
 
 
 class SessionExpired(ConnectionLost):
-    """The server has forgotten the session; the request was not run."""
+    """The server has forgotten the session.
+
+    `not_run`: it surely did not run the request (404, B01), which is then sent once more in a new
+    session. Else (every other disguise, B02) the request fails and the next one renews first.
+    """
+
+    def __init__(self, message: str = "", *, not_run: bool = True) -> None:
+        super().__init__(message or "The server has forgotten the session.")
+        self.not_run = not_run
+
+
+class NothingSent(ConnectionLost):
+    """The connection had ended before the request; the server never saw it."""
 
 
 def own_words(text: str, limit: int = MAX_ERROR_TEXT) -> str:

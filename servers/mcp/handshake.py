@@ -8,10 +8,17 @@ A server that ignores the probe must not cost its time-out: after `PROBE_PATIENC
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
-from mcp_types import INVALID_PARAMS, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
 from mcp_types.version import (
     HANDSHAKE_PROTOCOL_VERSIONS,
     LATEST_HANDSHAKE_VERSION,
@@ -20,41 +27,61 @@ from mcp_types.version import (
 )
 
 from servers.limits import TimeLimit
+from servers.mcp.elicitation import capabilities
 from servers.mcp.errors import HttpRefusal, NotMcp, RpcError, own_words
-from servers.mcp.session import CLIENT_CAPABILITIES, CLIENT_INFO, Session
+from servers.mcp.session import CLIENT_INFO, Session
 from servers.mcp.transport import end_tasks
 from servers.mcp.types import ConnectionLost, ServerError
 
 PROBE_PATIENCE: Final = 2.0
 HANDSHAKE: Final = "handshake"
 MODERN: Final = "discover"
+DISCOVER: Final = "server/discover"
+DISCOVERED: Final = f"answered {DISCOVER}"
+SHOOK: Final = "initialize succeeded"
+# Refusals of the probe that would meet every other message too.
+OF_EVERYONE: Final = (401, 403, 429)
 
 
-async def negotiate(session: Session, *, mode: str, limit: TimeLimit) -> str:
-    """Agree on a revision and return how: `MODERN` or `HANDSHAKE`.
+@dataclass(frozen=True)
+class Agreement:
+    """`mode` is `MODERN` or `HANDSHAKE`; `how` says in a sentence how it was found."""
 
-    `mode` is what worked last time, or empty. Raises `ServerError`.
-    """
+    mode: str
+    how: str
+
+
+async def negotiate(session: Session, *, mode: str, limit: TimeLimit) -> Agreement:
+    """Agree on a revision. `mode` is what worked last time, or empty. Raises `ServerError`."""
     if mode != HANDSHAKE:
         return await _probe_and_shake(session, limit)
     try:
-        await _initialize(session, limit)
-    except RpcError as error:
-        if error.code != UNSUPPORTED_PROTOCOL_VERSION:
+        how = await _initialize(session, limit)
+    except (RpcError, NotMcp, HttpRefusal) as refusal:
+        if not _may_have_moved_on(refusal):
             raise
-        await _discover(session, limit)
-        return MODERN
-    return HANDSHAKE
+        # What worked last time is forgotten; the refusal is shown if nothing else works.
+        with contextlib.suppress(ServerError):
+            await _discover(session, limit)
+            return Agreement(MODERN, f"{_words_of(refusal, 'initialize')}; {DISCOVERED}.")
+        raise
+    return Agreement(HANDSHAKE, f"{SHOOK[:1].upper()}{SHOOK[1:]}{how}.")
 
 
-async def _probe_and_shake(session: Session, limit: TimeLimit) -> str:
-    tasks: list[asyncio.Task[None]] = [asyncio.create_task(_discover(session, limit))]
-    probe = tasks[0]
+def _may_have_moved_on(error: ServerError) -> bool:
+    if isinstance(error, HttpRefusal):
+        return error.status not in OF_EVERYONE and error.status < 500
+    return not isinstance(error, RpcError) or error.code != INTERNAL_ERROR
+
+
+async def _probe_and_shake(session: Session, limit: TimeLimit) -> Agreement:
+    probe = asyncio.create_task(_discover(session, limit))
+    tasks: list[asyncio.Task[Any]] = [probe]
     try:
         await asyncio.wait(tasks, timeout=PROBE_PATIENCE)
         if probe.done() and not _worth_a_handshake(probe.exception()):
             probe.result()  # raises the reason why no request gets through at all
-            return MODERN
+            return Agreement(MODERN, f"It {DISCOVERED}.")
         shake = asyncio.create_task(_initialize(session, limit))
         tasks.append(shake)
         return await _first_usable(probe, shake)
@@ -62,18 +89,36 @@ async def _probe_and_shake(session: Session, limit: TimeLimit) -> str:
         await end_tasks(tasks)
 
 
-async def _first_usable(probe: asyncio.Task[None], shake: asyncio.Task[None]) -> str:
-    waiting = {task for task in (probe, shake) if not task.done()}
+async def _first_usable(probe: asyncio.Task[None], shake: asyncio.Task[str]) -> Agreement:
+    waiting: set[asyncio.Task[Any]] = {task for task in (probe, shake) if not task.done()}
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         # Of two answers at once the handshake counts: it changed the server's state.
         if shake in done and not _knows_no_handshake(shake.exception()):
-            shake.result()
-            return HANDSHAKE
+            return Agreement(HANDSHAKE, f"{_fate_of(probe)}; {SHOOK}{shake.result()}.")
         if probe in done and probe.exception() is None:
-            return MODERN
+            return Agreement(MODERN, f"It {DISCOVERED}, though late.")
     shake.result()  # raises: a server without a handshake, and the probe failed too
-    return HANDSHAKE
+    raise AssertionError("a handshake that succeeded has returned above")
+
+
+def _fate_of(probe: asyncio.Task[None]) -> str:
+    error = probe.exception() if probe.done() else None
+    if error is None:
+        return f"It was silent on {DISCOVER} for {PROBE_PATIENCE:g} seconds"
+    return _words_of(error, DISCOVER)
+
+
+def _words_of(error: BaseException, method: str) -> str:
+    if isinstance(error, _NoCommonRevision):
+        return f"It answered {method} but offers older revisions only"
+    if isinstance(error, RpcError) and error.code == METHOD_NOT_FOUND:
+        return f"It does not know {method} ({error.code})"
+    if isinstance(error, RpcError):
+        return f"It refused {method} ({error.code})"
+    if isinstance(error, HttpRefusal):
+        return f"It answered {method} with {error.status}"
+    return f"It did not answer {method} in the protocol"
 
 
 def _knows_no_handshake(error: BaseException | None) -> bool:
@@ -84,7 +129,7 @@ def _knows_no_handshake(error: BaseException | None) -> bool:
 def _worth_a_handshake(error: BaseException | None) -> bool:
     """Whether the probe's failure says something of the revision rather than of the server."""
     if isinstance(error, HttpRefusal):
-        return error.status not in (401, 403, 429)
+        return error.status not in OF_EVERYONE
     return isinstance(error, RpcError | NotMcp | ConnectionLost | _NoCommonRevision)
 
 
@@ -95,10 +140,10 @@ class _NoCommonRevision(ServerError):
 async def _discover(session: Session, limit: TimeLimit) -> None:
     version = LATEST_MODERN_VERSION
     result = await session.request(
-        "server/discover",
+        DISCOVER,
         {"_meta": session.envelope(version)},
         limit=limit,
-        headers={MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: "server/discover"},
+        headers={MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: DISCOVER},
     )
     offered = result.get("supportedVersions")
     offered = offered if isinstance(offered, list) else []
@@ -108,45 +153,59 @@ async def _discover(session: Session, limit: TimeLimit) -> None:
     session.adopt(common[-1], result, modern=True)
 
 
-async def _initialize(session: Session, limit: TimeLimit) -> None:
-    """Shake hands; servers that refuse a revision are asked for the next older one."""
+async def _initialize(session: Session, limit: TimeLimit) -> str:
+    """Shake hands; servers that refuse a revision are asked for the next older one.
+
+    What is worth telling of it continues a sentence.
+    """
     versions: list[str | None] = [*reversed(HANDSHAKE_PROTOCOL_VERSIONS), None]
-    refusal: RpcError | None = None
+    refusals: list[ServerError] = []
     while versions:
         version = versions.pop(0)
         session.transport.new_session()
         try:
             result = await session.request("initialize", _introduction(version), limit=limit)
-        except RpcError as error:
-            refusal = refusal or error
+        except (RpcError, HttpRefusal) as error:
+            refusals.append(error)
             if not _about_the_version(error):
-                raise
+                raise refusals[0] from None
             versions = _those_named(error, versions)
             continue
         await _finish(session, version, result)
-        return
-    assert refusal is not None
-    raise refusal
+        return _what_happened(version, session.version, len(refusals))
+    raise refusals[0]
+
+
+def _what_happened(asked: str | None, agreed: str, refused: int) -> str:
+    if asked is None:
+        return " once no revision was named"
+    if refused:
+        return f" after {refused} newer revision{'s were' if refused > 1 else ' was'} refused"
+    return "" if asked == agreed else f"; it answered with its own revision {agreed}"
 
 
 def _introduction(version: str | None) -> dict[str, Any]:
-    params: dict[str, Any] = {"capabilities": CLIENT_CAPABILITIES, "clientInfo": CLIENT_INFO}
+    params: dict[str, Any] = {"capabilities": capabilities(version), "clientInfo": CLIENT_INFO}
     return params if version is None else {"protocolVersion": version, **params}
 
 
-def _about_the_version(error: RpcError) -> bool:
+def _about_the_version(error: RpcError | HttpRefusal) -> bool:
+    if isinstance(error, HttpRefusal):
+        # A refusal of the protocol in plain words, as some gateways put it.
+        return error.status == 400 and "version" in error.message.lower()
     if error.code == UNSUPPORTED_PROTOCOL_VERSION:
         return bool(_supported(error))
     return error.code == INVALID_PARAMS or "version" in error.message.lower()
 
 
-def _supported(error: RpcError) -> list[str]:
-    named = error.data.get("supported") if isinstance(error.data, dict) else None
+def _supported(error: RpcError | HttpRefusal) -> list[str]:
+    data = error.data if isinstance(error, RpcError) else None
+    named = data.get("supported") if isinstance(data, dict) else None
     named = named if isinstance(named, list) else []
     return [version for version in HANDSHAKE_PROTOCOL_VERSIONS if version in named]
 
 
-def _those_named(error: RpcError, versions: list[str | None]) -> list[str | None]:
+def _those_named(error: RpcError | HttpRefusal, versions: list[str | None]) -> list[str | None]:
     """The revisions left to try; if the server names some, only those."""
     named = _supported(error)
     return [version for version in versions if version is None or not named or version in named]

@@ -1,7 +1,8 @@
 """One conversation with a server over a transport, in whichever revision was agreed upon.
 
-Requests and answers are raw JSON: the SDK's dispatcher matches them, carries progress and
-cancellation, and isolates handlers; the SDK's models would give up a whole list for one bad item.
+Requests and answers are raw JSON: the SDK's dispatcher matches them and isolates handlers; the
+SDK's models would give up a whole list for one bad item. Progress and cancellation are our own:
+a request that nobody waits for any more lives on until the server is done with it (A50).
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp.shared.dispatcher import CallOptions, DispatchContext, ProgressFnT
+from mcp.shared.dispatcher import CallOptions, DispatchContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
@@ -32,8 +34,10 @@ from mcp_types import (
     ErrorData,
 )
 
-from servers.limits import MAX_INSTRUCTIONS, PROGRESS_FACTOR, TimeLimit
-from servers.mcp.errors import RpcError
+from servers.limits import MAX_INSTRUCTIONS, TimeLimit
+from servers.mcp.elicitation import Questions, capabilities
+from servers.mcp.errors import NothingSent, RpcError
+from servers.mcp.ongoing import Ongoing
 from servers.mcp.transport import Outgoing, Transport, end_tasks
 from servers.mcp.types import CallTimedOut, ConnectionLost, ServerError
 from umpteenth import __version__
@@ -41,10 +45,11 @@ from umpteenth.core import deadlines
 from umpteenth.core.text import clean
 
 CLIENT_INFO: Final = {"name": "umpteenth", "title": "Umpteenth", "version": __version__}
-# Sampling, roots and elicitation are not offered, so that servers need not ask.
-CLIENT_CAPABILITIES: Final[dict[str, Any]] = {}
 # Requests that the protocol forbids to cancel.
 NOT_CANCELLABLE: Final = ("initialize", "server/discover")
+REFUSED: Final = ("sampling/createMessage", "roots/list")
+# For telling the server that nobody waits any more: best effort, not worth more.
+CANCEL_SECONDS: Final = 2.0
 
 # What the dispatcher says when a stream broke; the transport knows more.
 CLOSED: Final = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
@@ -52,35 +57,63 @@ CLOSED: Final = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 Params = dict[str, Any]
 
 
-class Session:
-    """Owns the dispatcher; `start` and `stop` are called by the task that owns the transport."""
+@dataclass(eq=False)
+class _Exchange:
+    """A request under way; `telling` tells the server that nobody waits for it any more."""
 
-    def __init__(self, transport: Transport) -> None:
+    id: int
+    method: str
+    task: asyncio.Task[dict[str, Any]]
+    ongoing: Ongoing | None = None
+    telling: asyncio.Task[None] | None = None
+
+
+class Session:
+    """Owns the dispatcher; `start` and `stop` are called by the task that owns the transport.
+
+    `on_tools_changed` is told that the server announced other tools.
+    """
+
+    def __init__(self, transport: Transport, questions: Questions) -> None:
         self.transport = transport
+        self.questions = questions
         self.version = ""
         self.modern = False  # whether each request carries its own envelope (2026-07-28 on)
         self.capabilities: dict[str, Any] | None = None
         self.server_name = ""
         self.server_version = ""
         self.instructions = ""
+        self.on_tools_changed: Callable[[], None] = _look_away
         self._dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
             transport.incoming, Outgoing(transport)
         )
         self._task: asyncio.Task[None] | None = None
         self._last_id = 0
         self._stopping = False
+        self._exchanges: dict[int, _Exchange] = {}
+        self._partings: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         started = _Started()
         self._task = asyncio.create_task(
-            self._dispatcher.run(self._on_request, self._on_notify, task_status=started)
+            self._dispatcher.run(
+                self._on_request, self._on_notify, self._intercept, task_status=started
+            )
         )
         await started.event.wait()
 
     async def stop(self) -> None:
+        """Whoever still waits learns that the connection was closed, the server first of all."""
         self._stopping = True
+        await self._say_all_cancelled()
         if self._task is not None:
             await end_tasks([self._task])
+        await end_tasks([*self._partings, *(each.task for each in self._exchanges.values())])
+
+    async def _say_all_cancelled(self) -> None:
+        telling = [self._say_cancelled(each) for each in self._exchanges.values()]
+        if telling and not self.transport.ended:
+            await asyncio.wait(telling)
 
     async def request(
         self,
@@ -88,33 +121,120 @@ class Session:
         params: Mapping[str, Any] | None = None,
         *,
         limit: TimeLimit,
-        on_progress: ProgressFnT | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """The raw result. `limit` counts in total time, however the answer trickles in (F06).
 
         Raises `CallTimedOut`, `RpcError` or the transport's own `ServerError`.
         """
-        self._last_id += 1
-        request_id = self._last_id
-        body = dict(params or {})
-        options: CallOptions = {
-            "request_id": request_id,
-            "cancel_on_abandon": method not in NOT_CANCELLABLE,
-            "headers": {**self._stamp(method, body), **(headers or {})},
-        }
-        clock = deadlines.timeout(limit.seconds)
         try:
-            async with clock:
-                if on_progress is not None:
-                    options["on_progress"] = _renewing(clock, limit.seconds, on_progress)
-                return await self._dispatcher.send_raw_request(method, body or None, options)
+            async with deadlines.timeout(limit.seconds):
+                return await self.exchange(method, params, headers=headers)
         except TimeoutError:
-            raise _timed_out(method, limit) from None
+            raise CallTimedOut(
+                f"The request {method} got no answer within {limit.seconds:g} seconds "
+                f"({limit.option}).",
+                "Raise the limit if the server needs longer.",
+            ) from None
+
+    async def exchange(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        ongoing: Ongoing | None = None,
+    ) -> dict[str, Any]:
+        """A request without a limit of its own: whoever cancels it gives it up (A50).
+
+        The server is then told, and `ongoing` held until it is done with the request.
+        """
+        if self.transport.ended:
+            end = await self.transport.explain_end()
+            raise NothingSent(end.message, end.hint, end.stderr_tail, end.exit_code)
+        exchange = self._send(method, dict(params or {}), headers or {}, ongoing)
+        try:
+            return await asyncio.shield(exchange.task)
         except MCPError as error:
             raise await self._explain(error) from None
+        except asyncio.CancelledError:
+            self._give_up(exchange)
+            raise
         finally:
-            self.transport.forget(request_id)
+            if exchange.task.done():
+                self._end(exchange)
+
+    def _send(
+        self, method: str, body: Params, headers: Mapping[str, str], ongoing: Ongoing | None
+    ) -> _Exchange:
+        self._last_id += 1
+        request_id = self._last_id
+        if ongoing is not None:
+            ongoing.sent = True
+            # Asked for anyway: progress renews the limit of a call.
+            body["_meta"] = {**body.get("_meta", {}), "progressToken": request_id}
+        options: CallOptions = {
+            "request_id": request_id,
+            "cancel_on_abandon": False,
+            "headers": {**self._stamp(method, body), **headers},
+        }
+        waiting = asyncio.create_task(self._wait_for(method, body or None, options))
+        exchange = _Exchange(request_id, method, waiting, ongoing)
+        self._exchanges[request_id] = exchange
+        return exchange
+
+    async def _wait_for(
+        self, method: str, body: Params | None, options: CallOptions
+    ) -> dict[str, Any]:
+        try:
+            return await self._dispatcher.send_raw_request(method, body, options)
+        except asyncio.CancelledError:
+            # Only `stop` and `_give_up` do that; whoever still waits must not seem cancelled too.
+            raise MCPError.from_error_data(CLOSED) from None
+
+    def _end(self, exchange: _Exchange) -> None:
+        self._exchanges.pop(exchange.id, None)
+        self.transport.forget(exchange.id)
+
+    def _give_up(self, exchange: _Exchange) -> None:
+        """Nobody waits any more; what is left to do happens beside the caller."""
+        if exchange.task.done() or self._stopping:
+            exchange.task.cancel()
+            return
+        if exchange.ongoing is not None:
+            exchange.ongoing.hold()
+            exchange.ongoing.give_up()
+        parting = asyncio.create_task(self._part(exchange))
+        self._partings.add(parting)
+
+        def parted(task: asyncio.Task[None]) -> None:
+            self._partings.discard(task)
+            exchange.task.cancel()
+            self._end(exchange)
+            if exchange.ongoing is not None:
+                exchange.ongoing.release()
+
+        parting.add_done_callback(parted)
+
+    async def _part(self, exchange: _Exchange) -> None:
+        await asyncio.wait({self._say_cancelled(exchange)})
+        self.transport.abandon(exchange.id)
+        if exchange.ongoing is not None:
+            await exchange.ongoing.silence(exchange.task)
+
+    def _say_cancelled(self, exchange: _Exchange) -> asyncio.Task[None]:
+        if exchange.telling is None:
+            exchange.telling = asyncio.create_task(self._tell(exchange))
+        return exchange.telling
+
+    async def _tell(self, exchange: _Exchange) -> None:
+        if exchange.method in NOT_CANCELLABLE:
+            return
+        params = {"requestId": exchange.id, "reason": "Nobody waits for the answer any more."}
+        options: CallOptions = {"headers": self._stamp("notifications/cancelled", {})}
+        with contextlib.suppress(ServerError, TimeoutError):
+            async with deadlines.timeout(CANCEL_SECONDS):
+                await self._dispatcher.notify("notifications/cancelled", params, options)
 
     async def notify(self, method: str) -> None:
         options: CallOptions = {"headers": self._stamp(method, {})}
@@ -139,7 +259,7 @@ class Session:
         return {
             PROTOCOL_VERSION_META_KEY: version,
             CLIENT_INFO_META_KEY: CLIENT_INFO,
-            CLIENT_CAPABILITIES_META_KEY: CLIENT_CAPABILITIES,
+            CLIENT_CAPABILITIES_META_KEY: capabilities(version),
         }
 
     def _stamp(self, method: str, body: Params) -> dict[str, str]:
@@ -159,7 +279,7 @@ class Session:
         if isinstance(data, ServerError):
             return data
         if self._stopping:
-            return ConnectionLost("The connection was closed while the request was waiting.")
+            return _closed_meanwhile()
         if self.transport.ended or error.error == CLOSED:
             return await self.transport.explain_end()
         return RpcError(error.error.code, error.error.message, data)
@@ -170,12 +290,14 @@ class Session:
         method: str,
         params: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """Servers may ask whether we live; everything else is refused."""
+        """Servers may ask whether we live and put questions; everything else is refused."""
         if method == "ping":
             return {}
         if method == "elicitation/create":
-            return {"action": "decline"}
-        if method in ("sampling/createMessage", "roots/list"):
+            clocks = [each.ongoing.clock for each in self._exchanges.values() if each.ongoing]
+            return await self.questions.answer(params or {}, clocks)
+        if method in REFUSED:
+            self.questions.refused(method)
             raise MCPError(code=INVALID_REQUEST, message=f"Umpteenth does not offer {method}.")
         raise MCPError(code=METHOD_NOT_FOUND, message="Method not found")
 
@@ -185,15 +307,30 @@ class Session:
         method: str,
         params: Mapping[str, Any] | None,
     ) -> None:
-        """Nothing follows from what servers announce: lists are read when they are needed."""
+        """Nothing comes here: `_intercept` sees everything first."""
+
+    def _intercept(self, method: str, params: Mapping[str, Any] | None) -> bool:
+        """What servers announce, in the order of its arrival; no task for each (F06)."""
+        if method == "notifications/progress":
+            self._on_progress(params or {})
+        elif method == "notifications/tools/list_changed":
+            self.on_tools_changed()
+        return True
+
+    def _on_progress(self, params: Mapping[str, Any]) -> None:
+        token, message = params.get("progressToken"), params.get("message")
+        if isinstance(token, str) and token.isdecimal() and len(token) < 20:
+            token = int(token)
+        exchange = self._exchanges.get(token) if isinstance(token, int) else None
+        progress = _number(params.get("progress"))
+        if exchange is None or exchange.ongoing is None or progress is None:
+            return
+        words = message if isinstance(message, str) else None
+        exchange.ongoing.progress(progress, _number(params.get("total")), words)
 
 
-def _timed_out(method: str, limit: TimeLimit) -> CallTimedOut:
-    what = "The call" if method == "tools/call" else f"The request {method}"
-    return CallTimedOut(
-        f"{what} got no answer within {limit.seconds:g} seconds ({limit.option}).",
-        "Raise the limit if the server needs longer.",
-    )
+def _closed_meanwhile() -> ConnectionLost:
+    return ConnectionLost("The connection was closed while the request was waiting.")
 
 
 class _Started:
@@ -206,20 +343,18 @@ class _Started:
         self.event.set()
 
 
-def _renewing(
-    clock: asyncio.Timeout, limit: float | None, on_progress: ProgressFnT
-) -> Callable[..., Any]:
-    """Progress renews the limit, up to `PROGRESS_FACTOR` times the limit in all."""
-    now = asyncio.get_running_loop().time
-    last_moment = None if limit is None else now() + limit * PROGRESS_FACTOR
+def _look_away() -> None:
+    pass
 
-    async def renew(progress: float, total: float | None, message: str | None) -> None:
-        if limit is not None and last_moment is not None and not clock.expired():
-            with contextlib.suppress(RuntimeError):  # the call ended meanwhile
-                clock.reschedule(min(now() + limit, last_moment))
-        await on_progress(progress, total, message)
 
-    return renew
+def _number(value: Any) -> float | None:
+    """A number that can be shown; a server may send one of any size."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _text(value: Any, limit: int = 200) -> str:

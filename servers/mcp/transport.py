@@ -41,7 +41,14 @@ class Transport(Protocol):
 
     async def send(self, item: SessionMessage) -> None: ...
     def forget(self, request_id: int) -> None:
-        """The request is over for the caller, however it ended."""
+        """The answer came, or nobody waits for it any more: free everything."""
+        ...
+
+    def abandon(self, request_id: int) -> None:
+        """The caller has stopped waiting and the server was told so, but the exchange lives on.
+
+        Until its answer, its own end or `forget`; nothing is resumed or sent again for it.
+        """
         ...
 
     def adopt(self, version: str) -> None:
@@ -122,6 +129,9 @@ class InboxTransport:
     @property
     def ended(self) -> bool:
         return self._inbox.closed
+
+    def abandon(self, request_id: int) -> None:
+        """Nothing: what still comes in is read like everything else."""
 
 
 class PostingTransport(InboxTransport):

@@ -1,0 +1,191 @@
+"""One call of one tool: rounds of questions, repetitions, and what is left in doubt.
+
+Spec 2026-07-28, "input required" for the rounds; requirements U49-U58 for the repetitions, A49 for
+the doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from servers.limits import TimeLimit, call_limit
+from servers.mcp.clocks import Clock
+from servers.mcp.elicitation import ELICITATION, Questions
+from servers.mcp.errors import HttpRefusal, NothingSent, RpcError
+from servers.mcp.ongoing import Ongoing
+from servers.mcp.results import failed_result, read_result
+from servers.mcp.retries import wait_before_next
+from servers.mcp.schemas import check_output
+from servers.mcp.types import (
+    CallResult,
+    CallTimedOut,
+    ConnectionLost,
+    ConnectionSettings,
+    Observer,
+    ServerError,
+    Tool,
+)
+from umpteenth.core.text import clean
+
+MAX_ROUNDS: Final = 10
+# A server that only wants to be asked again is given a moment, as the SDK's own driver does.
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 0.25
+IN_DOUBT: Final = "The call may have happened."
+
+
+class Send(Protocol):
+    """Sends one `tools/call` and gives its raw result."""
+
+    async def __call__(self, params: dict[str, Any], ongoing: Ongoing) -> dict[str, Any]: ...
+
+
+class NotOffered(Exception):
+    """The tool wants something of the client that there is not; the message says what."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What to call and how. `tool` is None where the server does not list it."""
+
+    settings: ConnectionSettings
+    name: str
+    arguments: Mapping[str, Any]
+    tool: Tool | None
+    send: Send
+    questions: Questions
+    observer: Observer
+    ongoing: Ongoing
+
+    async def run(self) -> CallResult:
+        """Raises `ServerError`; a tool that fails and an error of the protocol are results."""
+        clock = self.ongoing.clock
+        try:
+            async with clock:
+                return await self._attempts()
+        except TimeoutError:
+            in_doubt = self.ongoing.sent and not self._is_read_only
+            raise timed_out(clock, in_doubt=in_doubt) from None
+        except (ConnectionLost, HttpRefusal) as error:
+            raise self._in_doubt(error) from None
+
+    async def _attempts(self) -> CallResult:
+        start = time.monotonic()
+        attempt = 1
+        while True:
+            try:
+                result = await self._rounds()
+                await self.ongoing.reported()
+                return self._read(result, _ms_since(start), attempt)
+            except NotOffered as refusal:
+                return replace(failed_result(str(refusal), _ms_since(start)), attempts=attempt)
+            except RpcError as error:
+                wait = self._wait_before_next(error, attempt)
+                if wait is None:
+                    words = f"{error.message} ({error.code})"
+                    return replace(failed_result(words, _ms_since(start)), attempts=attempt)
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    def _wait_before_next(self, error: RpcError, attempt: int) -> float | None:
+        if not self._is_read_only:
+            return None  # it may have happened (A49)
+        wait = wait_before_next(error, self.settings.retry, attempt)
+        if wait is None or not self.ongoing.clock.allows(wait):
+            return None
+        self.observer.notice(
+            f"{clean(self.name, 100)} is called again in {wait:.2f} seconds, as the server "
+            f"asked: {error.message} ({error.code})"
+        )
+        return wait
+
+    async def _rounds(self) -> dict[str, Any]:
+        """The result, after the questions that the tool puts before it gives one."""
+        params: dict[str, Any] = {"name": self.name, "arguments": dict(self.arguments)}
+        pause = FIRST_PAUSE
+        for _ in range(MAX_ROUNDS + 1):
+            result = await self.send(params, self.ongoing)
+            if result.get("resultType") != "input_required":
+                return result
+            requests = result.get("inputRequests")
+            params = {"name": self.name, "arguments": dict(self.arguments)}
+            if isinstance(requests, dict) and requests:
+                params["inputResponses"] = await self._answers(requests)
+            else:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            if result.get("requestState") is not None:
+                params["requestState"] = result["requestState"]
+        raise NotOffered(f"The tool asked for input more than {MAX_ROUNDS} times; it was left.")
+
+    async def _answers(self, requests: Mapping[str, Any]) -> dict[str, Any]:
+        answers = {}
+        for key, request in requests.items():
+            request = request if isinstance(request, dict) else {}
+            method = request.get("method")
+            if method != ELICITATION:
+                shown = clean(str(method), 100)
+                self.questions.refused(shown)
+                raise NotOffered(f"The tool asks for {shown}, which Umpteenth does not offer.")
+            params = request.get("params")
+            answers[key] = await self.questions.answer(
+                params if isinstance(params, dict) else {}, [self.ongoing.clock]
+            )
+        return answers
+
+    def _read(self, result: dict[str, Any], duration_ms: float, attempt: int) -> CallResult:
+        found = read_result(result, duration_ms)
+        warnings = [*found.warnings, *self._output_warnings(found)]
+        return replace(found, warnings=warnings, attempts=attempt)
+
+    def _output_warnings(self, found: CallResult) -> Sequence[str]:
+        """Output that does not match is delivered all the same (D14); errors need not (D13)."""
+        schema = self.tool.output_schema if self.tool else None
+        if schema is None or not found.ok:
+            return []
+        if found.structured is None:
+            return ["The tool has an output schema but answered without structured content."]
+        warning = check_output(schema, found.structured)
+        return [warning] if warning else []
+
+    @property
+    def _is_read_only(self) -> bool:
+        return self.tool is not None and self.tool.read_only is True
+
+    def _in_doubt(self, error: ServerError) -> ServerError:
+        """A gateway that gives up says nothing of the server behind it."""
+        sure = isinstance(error, NothingSent) or self._is_read_only
+        if sure or (isinstance(error, HttpRefusal) and error.status < 500):
+            return error
+        error.message = f"{error.message.rstrip()} {IN_DOUBT}"
+        error.args = (error.message,)
+        return error
+
+
+def timed_out(clock: Clock, *, in_doubt: bool) -> CallTimedOut:
+    words = f"The call got no answer within {clock.words()}."
+    return CallTimedOut(
+        f"{words} {IN_DOUBT}" if in_doubt else words,
+        "Raise the limit if the server needs longer.",
+    )
+
+
+def limit_of(
+    settings: ConnectionSettings, name: str, timeout: float | None, *, over_http: bool
+) -> tuple[TimeLimit, TimeLimit]:
+    """A call's limit, and what cuts it whatever the progress: a request limit somebody set."""
+    request = settings.request_timeout if over_http else None
+    seconds = settings.tool_timeout if timeout is None else timeout
+    limit = call_limit(name, tool_timeout=seconds, request_timeout=request)
+    profile = settings.limits.call_seconds
+    if seconds is None and profile and (not request or profile <= request):
+        limit = TimeLimit(profile, "the limits profile")
+    return limit, TimeLimit(request or None, "request_timeout_secs")
+
+
+def _ms_since(start: float) -> float:
+    return (time.monotonic() - start) * 1000
