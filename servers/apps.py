@@ -14,11 +14,13 @@ class ServersConfig(AppConfig):
             first_step,
             search_servers,
             servers_using_secrets,
+            trouble,
         )
-        from umpteenth.accounts.dashboard import register_step
+        from umpteenth.accounts.dashboard import register_panel, register_step
         from umpteenth.accounts.search import register_source
 
         register_encrypted(Server, KIND, "private", "key_id")
         register_usage(servers_using_secrets)
         register_source(search_servers)
         register_step(first_step)
+        register_panel(trouble)

@@ -17,11 +17,12 @@ from django.db.models import Q, QuerySet
 from servers import checks, pacing
 from servers.models import Check, Server
 from umpteenth.core.clock import database_now
-from umpteenth.core.config import get_options
 
 AT_ONCE = 2  # health checks under way, so that people's tests find a free worker
 # A check that nobody finishes (its worker died, somebody cancelled it) is made again after this.
 UNFINISHED = timedelta(minutes=10)
+# A page that saves a server asks for a person's test at once; it comes first.
+WAKE_AFTER = timedelta(seconds=5)
 BATCH = 200
 
 
@@ -30,7 +31,7 @@ def start_due(now: datetime) -> int:
 
     Harmless in two processes at once: each server is taken by one conditional update.
     """
-    if not get_options().mcp.auto_connect:
+    if not pacing.is_on():
         return 0
     due = list(_due(now).order_by("next_check_at").values_list("pk", "next_check_at")[:AT_ONCE])
     if not due:
@@ -45,7 +46,7 @@ def restart(now: datetime) -> int:
     Returns how many servers will be checked; with `mcp.auto_connect` off none, ever.
     """
     waiting = Server.objects.filter(next_check_at__isnull=False)
-    if not get_options().mcp.auto_connect:
+    if not pacing.is_on():
         waiting.update(next_check_at=None)
         _cancel(_under_way())
         return 0
@@ -60,12 +61,12 @@ def restart(now: datetime) -> int:
 def wake(server: Server) -> None:
     """Call it after a server was made, switched, or changed in how it is reached.
 
-    An enabled one is checked at once, as one that never failed. A disabled one is left alone,
+    An enabled one is checked soon, as one that never failed. A disabled one is left alone,
     and a health check of it that is under way ends.
     """
     row = Server.objects.filter(pk=server.pk)
-    if get_options().mcp.auto_connect:
-        row.filter(enabled=True).update(failures=0, next_check_at=database_now())
+    if pacing.is_on():
+        row.filter(enabled=True).update(failures=0, next_check_at=database_now() + WAKE_AFTER)
     if row.filter(enabled=False).update(next_check_at=None):
         # After the commit: whoever finishes a check locks its row first, then the server's.
         transaction.on_commit(partial(_cancel, _under_way().filter(server_id=server.pk)))

@@ -10,6 +10,8 @@ import random as _random
 from collections.abc import Callable
 from datetime import timedelta
 
+from umpteenth.core.config import get_options
+
 HTTP_EVERY = timedelta(minutes=15)  # over a Unix socket, too
 STDIO_EVERY = timedelta(hours=6)  # each look starts a process
 BACKOFF_FIRST = timedelta(seconds=30)
@@ -20,6 +22,11 @@ FARTHEST = STDIO_EVERY * (1 + JITTER)
 
 # A number from 0 to 1, as `random.random`.
 Random = Callable[[], float]
+
+
+def is_on() -> bool:
+    """Whether servers are looked at without being asked to (`mcp.auto_connect`, U2)."""
+    return get_options().mcp.auto_connect
 
 
 def delay(transport: str, failures: int, *, random: Random = _random.random) -> timedelta:

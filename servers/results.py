@@ -18,7 +18,6 @@ from servers.mcp.types import LoginRequired, ServerError, ToolList
 from servers.models import Check, Server
 from servers.toolcache import Changes
 from umpteenth.core.clock import database_now
-from umpteenth.core.config import get_options
 from umpteenth.core.masking import Masker
 from umpteenth.core.text import clean, clean_json
 
@@ -201,7 +200,7 @@ def _lock(server_id: UUID, connection_version: int) -> _Before | None:
 
 def _update(before: _Before, *, failures: int, **columns: Any) -> None:
     server = before.server
-    looks = server.enabled and get_options().mcp.auto_connect
+    looks = server.enabled and pacing.is_on()
     wait = pacing.delay(server.transport, failures)
     Server.objects.filter(pk=server.pk).update(
         checked_at=before.now,

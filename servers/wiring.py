@@ -1,4 +1,5 @@
-"""What this room tells lower ones: which servers use a secret, search hits, a first step."""
+"""What this room tells lower ones: which servers use a secret, search hits, a first step, and
+which servers are in trouble."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from django.urls import reverse
 
 from secrets_vault.services import Usage
 from servers.models import Server
-from servers.queries import find_servers
+from servers.queries import find_servers, servers_in_trouble
 from umpteenth.accounts.models import User
 from umpteenth.accounts.search import Hit, matches
 from umpteenth.core.htmx import Request
@@ -51,3 +52,11 @@ def first_step(request: Request) -> dict[str, Any]:
         "action": "Add server" if request.user.is_administrator else "See servers",
         "done": Server.objects.exists(),
     }
+
+
+def trouble(request: Request) -> dict[str, Any] | None:
+    """The dashboard's panel of enabled servers that cannot be used; nothing where all can."""
+    servers, count = servers_in_trouble()
+    if not servers:
+        return None
+    return {"template": "servers/trouble.html", "wide": True, "servers": servers, "count": count}

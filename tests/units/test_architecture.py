@@ -47,6 +47,7 @@ WITHOUT_DJANGO = (
     "servers.mcp",
     "servers.naming",
     "servers.options",
+    "servers.pacing",
     "servers.policy",
     "jobs.schedule",
     "jobs.sandbox.launcher",
