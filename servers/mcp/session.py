@@ -179,6 +179,7 @@ class Session:
             "headers": {**self._stamp(method, body), **headers},
         }
         waiting = asyncio.create_task(self._wait_for(method, body or None, options))
+        waiting.add_done_callback(_seen)
         exchange = _Exchange(request_id, method, waiting, ongoing)
         self._exchanges[request_id] = exchange
         return exchange
@@ -331,6 +332,12 @@ class Session:
 
 def _closed_meanwhile() -> ConnectionLost:
     return ConnectionLost("The connection was closed while the request was waiting.")
+
+
+def _seen(task: asyncio.Task[dict[str, Any]]) -> None:
+    """Nobody may wait any more; an error is then no news."""
+    if not task.cancelled():
+        task.exception()
 
 
 class _Started:
