@@ -214,8 +214,11 @@ def events_after(run_id: UUID, after: int, limit: int) -> list[RunEvent]:
 
 
 def events_before(run_id: UUID, before: int | None, limit: int = EVENTS_A_PAGE) -> list[RunEvent]:
-    """The `limit` newest events, or those before `before`, oldest first."""
-    events = RunEvent.objects.filter(run_id=run_id)
+    """The `limit` newest events, or those before `before`, oldest first.
+
+    Without progress: a hundred reports of one call would push everything else off the page.
+    """
+    events = RunEvent.objects.filter(run_id=run_id).exclude(kind="tool.progress")
     if before is not None:
         events = events.filter(seq__lt=before)
     return list(events.order_by("-seq")[:limit])[::-1]
@@ -237,6 +240,15 @@ def _by_span(run_id: UUID, kind: str, spans: Iterable[str]) -> dict[str, RunEven
     return {event.span: event for event in events}
 
 
+def progress_of(run_id: UUID, spans: Iterable[str], after: int = 0) -> dict[str, RunEvent]:
+    """The newest progress of each call. `after`: the number of the first of the calls."""
+    wanted = {span for span in spans if span}
+    if not wanted:
+        return {}
+    events = RunEvent.objects.filter(run_id=run_id, kind="tool.progress", span__in=wanted)
+    return {event.span: event for event in events.filter(seq__gt=after).order_by("seq")}
+
+
 def step_before(run_id: UUID, seq: int) -> RunEvent | None:
     """The step that an event with this number belongs to."""
     steps = RunEvent.objects.filter(run_id=run_id, kind="step", seq__lt=seq)
@@ -246,10 +258,10 @@ def step_before(run_id: UUID, seq: int) -> RunEvent | None:
 def console_before(run_id: UUID, seq: int, first: int = 0) -> int:
     """The first `output` event, from `first` on, of the block that goes on at `seq`; 0 if none.
 
-    Results end no block: they complete a line that stands further up.
+    Results and progress end no block: they belong to a line that stands further up.
     """
     events = RunEvent.objects.filter(run_id=run_id, seq__lt=seq)
-    other = events.exclude(kind__in=("output", "tool.result")).order_by("-seq")
+    other = events.exclude(kind__in=("output", "tool.result", "tool.progress")).order_by("-seq")
     last = other.values_list("seq", flat=True).first() or 0
     outputs = events.filter(kind="output", seq__gt=last, seq__gte=first).order_by("seq")
     return outputs.values_list("seq", flat=True).first() or 0
@@ -275,6 +287,7 @@ class Figures:
 
     calls: int = 0
     failed_calls: int = 0
+    refused_calls: int = 0
     servers: int = 0
     unavailable: int = 0
     artifacts: int = 0
@@ -294,6 +307,7 @@ def figures(run: Run) -> Figures:
     return Figures(
         calls=counts.get("tool.call", 0),
         failed_calls=failed,
+        refused_calls=counts.get("tool.refused", 0),
         servers=counts.get("server.connected", 0),
         unavailable=counts.get("server.unavailable", 0),
         artifacts=files["n"],

@@ -92,7 +92,7 @@ def send_stored(
     request: HttpRequest, path: str, *, name: str, size: int, media_type: str, inline: bool = False
 ) -> HttpResponseBase:
     """A file of the storage in pieces. Raises `Http404` if it is gone."""
-    if not _is_stored(path):
+    if not is_stored(path):
         raise Http404("This file is no longer stored.")
 
     def pieces() -> Iterator[bytes]:
@@ -106,7 +106,7 @@ def send_stored(
     return response
 
 
-def _is_stored(path: str) -> bool:
+def is_stored(path: str) -> bool:
     try:
         return default_storage.exists(path)
     except Exception:  # storages raise errors of their own kinds

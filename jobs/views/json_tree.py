@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from django.utils.html import format_html
@@ -19,14 +21,45 @@ OPEN_LEVELS = 2
 PREVIEW = 80
 
 
-class _Budget:
-    def __init__(self) -> None:
-        self.nodes = MAX_NODES
+# The keys and positions that lead to a value.
+Path = tuple[str | int, ...]
+# The address that shows the value at a path, from one of its entries on.
+Link = Callable[[Path, int], str]
 
 
-def json_tree(value: Any) -> SafeString:
-    """`<div class="json">` with a `<details>` for each object and list."""
-    return format_html('<div class="json">{}</div>', _node(value, 0, _Budget()))
+@dataclass
+class _Walk:
+    """How much may still be shown, and where the rest is."""
+
+    nodes: int
+    link: Link | None
+
+    def rest(self, words: str, path: Path, start: int = 0) -> SafeString:
+        """`words` in place of what is left out; a link where it can be seen."""
+        if self.link is None:
+            return format_html('<span class="json-more">{}</span>', words)
+        return format_html('<a class="json-more" href="{}">{}</a>', self.link(path, start), words)
+
+
+def json_tree(
+    value: Any,
+    *,
+    nodes: int = MAX_NODES,
+    link: Link | None = None,
+    path: Path = (),
+    start: int = 0,
+    rows: int | None = None,
+) -> SafeString:
+    """`<div class="json">` with a `<details>` for each object and list.
+
+    What does not fit becomes a link where `link` is given. `path` leads to this value; of its
+    own entries `rows` are shown, from the entry `start` on.
+    """
+    walk = _Walk(nodes, link)
+    if rows is not None and isinstance(value, dict | list):
+        shown = islice(_items(value), start, start + rows)
+        return format_html('<div class="json">{}</div>', _rows(shown, None, start, path, walk))
+    return format_html('<div class="json">{}</div>', _node(value, path, 0, walk))
 
 
 def compact(value: Any) -> str:
@@ -39,48 +72,59 @@ def pretty(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _node(value: Any, depth: int, budget: _Budget) -> SafeString:
-    budget.nodes -= 1
-    if isinstance(value, dict) and value:
-        return _branch(value.items(), "{", "}", len(value), depth, budget)
-    if isinstance(value, list) and value:
-        return _branch(enumerate(value), "[", "]", len(value), depth, budget)
-    return _leaf(value)
+def _items(value: dict[str, Any] | list[Any]) -> Iterable[tuple[str | int, Any]]:
+    return value.items() if isinstance(value, dict) else enumerate(value)
 
 
-def _branch(
-    items: Iterable[tuple[Any, Any]], left: str, right: str, size: int, depth: int, budget: _Budget
-) -> SafeString:
+def _node(value: Any, path: Path, depth: int, walk: _Walk) -> SafeString:
+    walk.nodes -= 1
+    if isinstance(value, dict | list) and value:
+        return _branch(value, path, depth, walk)
+    return _leaf(value, path, walk)
+
+
+def _branch(value: dict[str, Any] | list[Any], path: Path, depth: int, walk: _Walk) -> SafeString:
+    left, right, word = ("[", "]", "item") if isinstance(value, list) else ("{", "}", "key")
     if depth >= MAX_DEPTH:
-        return format_html('<span class="json-more">{}…{}</span>', left, right)
-    rows: list[SafeString] = []
-    for key, item in items:
-        if budget.nodes <= 0:
-            rows.append(format_html('<li class="json-more">{} more</li>', size - len(rows)))
-            break
-        label = format_html('<span class="json-key">{}</span>', clean(str(key)[:MAX_TEXT]))
-        rows.append(format_html("<li>{} {}</li>", label, _node(item, depth + 1, budget)))
-    word = "item" if left == "[" else "key"
-    count = f"{size} {word}{'' if size == 1 else 's'}"
+        return walk.rest(f"{left}…{right}", path)
+    count = f"{len(value):,} {word}{'' if len(value) == 1 else 's'}"
     return format_html(
-        '<details{}><summary>{} <span class="json-count">{}</span> {}</summary>'
-        "<ul>{}</ul></details>",
+        '<details{}><summary>{} <span class="json-count">{}</span> {}</summary>{}</details>',
         mark_safe(" open") if depth < OPEN_LEVELS else "",
         left,
         count,
         right,
-        mark_safe("".join(rows)),  # each row is made by format_html above
+        _rows(_items(value), len(value), 0, path, walk, depth),
     )
 
 
-def _leaf(value: Any) -> SafeString:
+def _rows(
+    items: Iterable[tuple[str | int, Any]],
+    size: int | None,
+    start: int,
+    path: Path,
+    walk: _Walk,
+    depth: int = 0,
+) -> SafeString:
+    """Entries as a list; `size` None: the caller pages, and says itself what follows."""
+    rows: list[SafeString] = []
+    for key, item in items:
+        if walk.nodes <= 0:
+            words = "more" if size is None else f"{size - len(rows):,} more"
+            rows.append(format_html("<li>{}</li>", walk.rest(words, path, start + len(rows))))
+            break
+        label = format_html('<span class="json-key">{}</span>', clean(str(key)[:MAX_TEXT]))
+        shown = _node(item, (*path, key), depth + 1, walk)
+        rows.append(format_html("<li>{} {}</li>", label, shown))
+    # Each row is made by format_html above.
+    return format_html("<ul>{}</ul>", mark_safe("".join(rows)))
+
+
+def _leaf(value: Any, path: Path, walk: _Walk) -> SafeString:
     if isinstance(value, str):
         cut = len(value) - MAX_TEXT
-        more = format_html('<span class="json-more"> … {} more characters</span>', cut)
-        return format_html(
-            '<span class="json-string">{}</span>{}',
-            clean(value[:MAX_TEXT]),
-            more if cut > 0 else "",
-        )
+        more = walk.rest(f" … {cut:,} more characters", path) if cut > 0 else ""
+        text = clean(value[:MAX_TEXT])
+        return format_html('<span class="json-string">{}</span>{}', text, more)
     kind = "null" if value is None else "bool" if isinstance(value, bool) else "number"
     return format_html('<span class="json-{}">{}</span>', kind, compact(value))

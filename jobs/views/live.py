@@ -21,8 +21,9 @@ from django.views.decorators.http import require_GET
 
 from jobs import queries
 from jobs.models import Run, RunEvent
-from jobs.views.lines import Fold, Line, open_errors
+from jobs.views.lines import Fold, open_errors
 from jobs.views.timeline import end_open_calls, head_context, origin_of, waiting_for
+from jobs.views.words import Line
 from umpteenth.core import live
 from umpteenth.core.htmx import Request
 from umpteenth.core.live import Batch, Message

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.utils.safestring import SafeString
 
 from jobs.models import RunEvent
 from jobs.views.json_tree import json_tree, pretty
+from jobs.views.parts import Part, parts_of
 
 # Fields that hold text for people; the other ones are shown together as JSON.
 _TEXTS = {
@@ -19,16 +20,24 @@ _TEXTS = {
     "error": "Error",
     "text": "Text",
     "hint": "What to do",
+    "how": "How it was reached",
     "stderr_tail": "End of standard error",
 }
+# Fields that hold a list of sentences or names, one a line.
+_LISTS = {"warnings": "Warnings", "added": "Added", "removed": "Removed", "changed": "Changed"}
 _ALARMING = ("error", "reason")
 # What the line itself says already.
 _SAID = {
     "server.unavailable": {"server", "message"},
+    "server.notice": {"server"},
+    "server.tools_changed": {"server"},
+    "tool.refused": {"server", "tool"},
     "broker.call": {"command", "ok", "found"},
     "run.status": {"status"},
     "server.connected": {"server", "tools", "transport", "protocol_version"},
 }
+# Said whole on the line unless they are long.
+_PREVIEWED = {"message", "reason"}
 # Longer texts are shown as text even if they are JSON.
 MAX_PARSED = 64_000
 
@@ -41,21 +50,44 @@ class Pane:
     raw: str
     tree: SafeString | None = None
     is_error: bool = False
+    is_warning: bool = False
+    parts: list[Part] = field(default_factory=list)
+    # The event and its field, where a page of its own shows more of it.
+    seq: int = 0
+    key: str = ""
     # The whole value, where the event keeps only its head and tail.
     blob: str = ""
     size: int = 0
     # The value was cut and no whole copy exists.
     is_cut: bool = False
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the pane leaves out anything that is stored."""
+        return bool(self.blob) or "json-more" in (self.tree or "")
 
-def panes_of(event: RunEvent, result: RunEvent | None = None) -> list[Pane]:
-    """Panes for one event, or for a call and its result."""
+
+def panes_of(
+    event: RunEvent, result: RunEvent | None = None, progress: RunEvent | None = None
+) -> list[Pane]:
+    """Panes for one event, or for a call, its result and where it has got to without one."""
     if event.kind == "tool.result":
         return _result_panes(event)
     if event.kind == "tool.call":
-        call = [_pane("Arguments", event.payload, "arguments")]
-        return call + (_result_panes(result) if result else [])
+        panes = [_pane("Arguments", event, "arguments")]
+        panes += _result_panes(result) if result else []
+        return panes + ([_progress_pane(progress)] if progress else [])
     return _plain_panes(event)
+
+
+def says_more(kind: str, payload: Mapping[str, Any]) -> bool:
+    """Whether an open line would show what the line itself does not."""
+    said = _SAID.get(kind, set()) | _PREVIEWED
+    return any(
+        value not in (None, "", [])
+        for key, value in payload.items()
+        if key not in said and not key.startswith("_")
+    )
 
 
 def _result_panes(result: RunEvent) -> list[Pane]:
@@ -64,17 +96,47 @@ def _result_panes(result: RunEvent) -> list[Pane]:
     structured, text = payload.get("structured"), payload.get("text")
     # A tool's error is its text: show it once.
     if payload.get("error") and str(payload["error"]).strip() not in str(text or ""):
-        panes.append(_pane("Error", payload, "error", is_error=True))
+        panes.append(_pane("Error", result, "error", is_error=True))
     if structured is not None:
-        panes.append(_pane("Result", payload, "structured"))
-    if text and not _says_the_same(text, structured, payload):
+        panes.append(_pane("Result", result, "structured"))
+    if isinstance(payload.get("content"), list) and payload["content"]:
+        panes.append(_parts_pane(result, structured))
+    elif text and not _says_the_same(text, structured):
         failed = payload.get("ok") is False
         label = "Error" if failed and not panes else "Text" if structured is not None else "Result"
-        panes.append(_pane(label, payload, "text", failed))
-    return panes or [Pane("Result", "", json_tree("Nothing was returned"))]
+        panes.append(_pane(label, result, "text", failed))
+    panes = panes or [Pane("Result", "", json_tree("Nothing was returned"))]
+    return panes + _list_panes(result, ("warnings",))
 
 
-def _says_the_same(text: str, structured: Any, payload: Mapping[str, Any]) -> bool:
+def _parts_pane(result: RunEvent, structured: Any) -> Pane:
+    """Parts in the server's order, but for the text that repeats the structured result."""
+    content = [
+        item
+        for item in result.payload["content"]
+        if not (
+            isinstance(item, dict)
+            and item.get("type") == "text"
+            and isinstance(item.get("text"), str)
+            and _says_the_same(item["text"], structured)
+        )
+    ]
+    failed = result.payload.get("ok") is False
+    label = "Error" if failed else "Result" if structured is None else "Content"
+    pane = _pane(label, result, "content", failed)
+    return Pane(**{**vars(pane), "tree": None, "parts": parts_of(content)})
+
+
+def _progress_pane(progress: RunEvent) -> Pane:
+    shown = {
+        key: value
+        for key, value in progress.payload.items()
+        if key not in ("server", "tool") and value not in (None, "")
+    }
+    return Pane("Last progress", pretty(shown), json_tree(shown))
+
+
+def _says_the_same(text: str, structured: Any) -> bool:
     """Servers repeat a structured result as text, for clients that know only text."""
     if structured is None:
         return False
@@ -88,38 +150,72 @@ def _plain_panes(event: RunEvent) -> list[Pane]:
         return [Pane("Payload", pretty(payload), json_tree(payload))]
     said = _SAID.get(event.kind, set())
     panes = [
-        _pane(label, payload, key, key in _ALARMING)
+        _pane(label, event, key, key in _ALARMING)
         for key, label in _TEXTS.items()
         if payload.get(key) and key not in said
     ]
+    lists = _list_panes(event, [key for key in _LISTS if key not in said])
     rest = {
         key: value
         for key, value in payload.items()
-        if key not in {*_TEXTS, *said} and not key.startswith("_") and value not in (None, "")
+        if key not in {*_TEXTS, *said}
+        and not (key in _LISTS and _is_list(value))
+        and not key.startswith("_")
+        and value not in (None, "")
     }
     if event.kind == "outputs.set":
-        return [_pane("Value", payload, "value")]
+        return [_pane("Value", event, "value")]
     if rest and event.kind == "broker.call":
         return [Pane("Arguments", pretty(rest), json_tree(rest)), *panes]
     if rest:
         panes.append(Pane("Details", pretty(rest), json_tree(rest)))
+    return panes + lists
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _list_panes(event: RunEvent, keys: Any) -> list[Pane]:
+    panes = []
+    for key in keys:
+        values = event.payload.get(key)
+        if isinstance(values, list) and values:
+            lines = "\n".join(item if isinstance(item, str) else pretty(item) for item in values)
+            panes.append(Pane(_LISTS[key], lines, is_warning=key == "warnings"))
     return panes
 
 
-def _pane(label: str, payload: Mapping[str, Any], key: str, is_error: bool = False) -> Pane:
+def _pane(label: str, event: RunEvent, key: str, is_error: bool = False) -> Pane:
+    payload = event.payload
     value = payload.get(key)
-    blobs = payload.get("_blobs")
-    stored = blobs.get(key) if isinstance(blobs, dict) else None
-    blob, size = "", 0
-    if isinstance(stored, dict):
-        blob, size = str(stored.get("id") or ""), int(stored.get("size") or 0)
+    blob, size, is_stored = blob_of(payload, key)
     tree = None
     if not isinstance(value, str):
         tree = json_tree(value)
-    elif stored is None and key in ("text", "value") and (parsed := _parsed(value)) is not None:
+    elif not is_stored and key in ("text", "value") and (parsed := _parsed(value)) is not None:
         tree = json_tree(parsed)
     raw = value if isinstance(value, str) else pretty(value)
-    return Pane(label, raw, tree, is_error, blob, size, stored is not None and not blob)
+    return Pane(
+        label,
+        raw,
+        tree,
+        is_error,
+        seq=event.seq,
+        key=key,
+        blob=blob,
+        size=size,
+        is_cut=is_stored and not blob,
+    )
+
+
+def blob_of(payload: Mapping[str, Any], key: str) -> tuple[str, int, bool]:
+    """The id of a field's stored body, its bytes, and whether the field was cut at all."""
+    blobs = payload.get("_blobs")
+    stored = blobs.get(key) if isinstance(blobs, dict) else None
+    if not isinstance(stored, dict):
+        return "", 0, False
+    return str(stored.get("id") or ""), int(stored.get("size") or 0), True
 
 
 def _parsed(text: str) -> dict[str, Any] | list[Any] | None:

@@ -17,11 +17,12 @@ from jobs import lifecycle, queries, triggers
 from jobs.forms.filters import CursorForm, RunFilterForm
 from jobs.models import Run, RunEvent
 from jobs.shapes import event_shape, run_shape
-from jobs.views.files import may_be_inline, send_pieces
+from jobs.views.files import send_pieces
 from jobs.views.json_tree import compact, json_tree, pretty
-from jobs.views.lines import Line, describe
 from jobs.views.panes import panes_of
+from jobs.views.shelves import shelves
 from jobs.views.timeline import head_context, waiting_for, window
+from jobs.views.words import Line, describe
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 TABS = ("timeline", "outputs", "raw")
@@ -92,13 +93,9 @@ def _timeline_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outputs_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
-    artifacts = list(run.artifacts.all()[:1000])
-    for item in artifacts:
-        item.is_image = may_be_inline(item.media_type) and item.media_type.startswith("image/")  # type: ignore[attr-defined]
-        item.is_audio = may_be_inline(item.media_type) and item.media_type.startswith("audio/")  # type: ignore[attr-defined]
     outputs = run.outputs if isinstance(run.outputs, dict) else {}
     values = [(name, value, json_tree(value)) for name, value in outputs.items()]
-    context = {"artifacts": artifacts, "values": values, "outputs_json": pretty(outputs)}
+    context = shelves(run) | {"values": values, "outputs_json": pretty(outputs)}
     if run.input is not None:
         context |= {"input_tree": json_tree(run.input), "input_json": pretty(run.input)}
     return context
@@ -121,8 +118,11 @@ def run_event(request: Request, pk: UUID, seq: int) -> HttpResponse:
     """The body of one line, fetched when somebody opens it."""
     event = get_object_or_404(RunEvent, run_id=pk, seq=seq)
     result = queries.results_of(pk, [event.span]).get(event.span) if _is_call(event) else None
+    progress = None
+    if _is_call(event) and (result is None or not result.payload.get("ok")):
+        progress = queries.progress_of(pk, [event.span], event.seq).get(event.span)
     line: Line = describe(event)
-    line.panes = panes_of(event, result)
+    line.panes = panes_of(event, result, progress)
     run = get_object_or_404(Run.objects.only("pk"), pk=pk)
     return render_page(request, "runs/_body.html", {"line": line, "run": run})
 

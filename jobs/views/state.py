@@ -14,7 +14,7 @@ from jobs.forms.run import KeyForm, StateForm
 from jobs.models import Job, StateEntry
 from jobs.views.jobs import get_job, job_context
 from jobs.views.json_tree import json_tree, pretty
-from jobs.views.lines import preview
+from jobs.views.words import preview
 from umpteenth.core.htmx import Request, hx_redirect, render_form, render_page, toast
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from jobs import queries
 from jobs.models import Run, RunEvent
-from jobs.views.lines import Fold, Group, Line, complete, describe, grouped, open_errors
+from jobs.views.lines import Fold, Group, complete, grouped, open_errors, report
+from jobs.views.words import Line, describe
 from umpteenth.core import clock
 
 
@@ -33,6 +34,9 @@ def window(run: Run, *, before: int | None = None, selected: int = 0) -> Window:
     if not events:
         return Window([], 0, 0, 0, False)
     first, last = events[0].seq, events[-1].seq
+    if before is None or before > run.last_seq:
+        # Whatever follows is progress, which stands on the lines of its calls.
+        last = max(last, run.last_seq)
     step = queries.step_before(run.pk, first)
     fold = Fold(origin_of(run, events), step=step.seq if step else 0)
     lines = fold.feed(_of_this_window(run, events))
@@ -67,17 +71,22 @@ def _of_this_window(run: Run, events: list[RunEvent]) -> list[RunEvent]:
 
 
 def _complete_later(run: Run, lines: list[Line]) -> None:
-    """Calls of this window whose result came after it."""
+    """Calls of this window whose result came after it, and how far those are that still run."""
     waiting = {line.event.span: line for line in lines if line.outcome == "running" and line.event}
     for span, result in queries.results_of(run.pk, waiting).items():
-        complete(waiting[span], result)
+        complete(waiting.pop(span), result)
+    if run.is_finished or not waiting:
+        return
+    after = min(line.seq for line in waiting.values())
+    for span, progress in queries.progress_of(run.pk, waiting, after).items():
+        report(waiting[span], progress)
 
 
 def end_open_calls(lines: list[Line]) -> None:
     """In a finished run nothing runs any more."""
     for line in lines:
         if line.outcome == "running":
-            line.outcome = "lost"
+            line.outcome, line.progress = "lost", None
 
 
 @dataclass(frozen=True)

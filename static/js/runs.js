@@ -176,6 +176,7 @@
     const old = document.getElementById(line.id);
     if (old && line.classList.contains("line-console")) { grow(old, line); return; }
     if (old) { replace(old, line); return; }
+    if ("update" in line.dataset) return; // its call stands on an earlier page
     const into = Number(line.dataset.into || 0);
     const home = into ? $(`#e${into} > .lines`) || timeline : timeline;
     line.classList.add("is-new");
@@ -186,6 +187,11 @@
   }
 
   function replace(old, line) {
+    if (old.matches(".is-running") && line.matches(".is-running")) {
+      // Only how far the call is: whoever reads in its body goes on reading.
+      $(".line-head", old).replaceChildren(...$(".line-head", line).childNodes);
+      return;
+    }
     if (old.open) line.open = true;
     const focused = old.contains(document.activeElement);
     old.replaceWith(line);
@@ -242,7 +248,8 @@
     for (const line of lines) place(line);
     trim();
     umpteenth.refreshTimes(timeline);
-    say(lines.length);
+    const added = lines.filter((line) => !("update" in line.dataset)).length;
+    if (added) say(added);
   }
 
   function showHead(html) {

@@ -93,5 +93,5 @@ def test_a_deep_or_wide_value_is_cut(member_client: Client, run: Run) -> None:
     number = add(run, "tool.call", {"tool": "t", "arguments": {"deep": deep, "wide": [0] * 3000}})
     html = page(member_client, f"/runs/{run.pk}/events/{number}/")
     assert "{…}" in html
-    assert "more</li>" in html
+    assert "more</span></li>" in html
     assert html.count("<li>") < 700
