@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from servers.limits import MAX_DEFINITION_BYTES, MAX_PAGES, MAX_TOOL_NAME, MAX_TOOLS, MIB
+from servers.limits import MAX_TOOL_NAME, STANDARD, Limits
+from servers.mcp.schema_words import bytes_in_words
+from servers.mcp.schemas import fault_of, size_fault_of
 from servers.mcp.types import Tool, ToolList
 from umpteenth.core.text import clean, clean_json
 
@@ -15,20 +19,25 @@ FetchPage = Callable[[str | None], Awaitable[dict[str, Any]]]
 
 MAX_WARNINGS = 50
 EMPTY_SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
+# Others in the same loop get their turn after so many tools: schemas take time to read.
+BREATH = 50
+# Where null is a value and not the absence of one.
+_NULL_MEANS_NULL = frozenset({"const", "default"})
+_BREAKS = re.compile(r"[\t\n]")
 
 
 class _BadTool(Exception):
     """A tool that is left out; the message says why."""
 
 
-async def read_pages(fetch: FetchPage) -> ToolList:
-    """All tools within the limits. Raises what `fetch` raises."""
-    reader = _Reader()
+async def read_pages(fetch: FetchPage, limits: Limits = STANDARD) -> ToolList:
+    """All tools within the limits (A39, A40, A42). Raises what `fetch` raises."""
+    reader = _Reader(limits)
     cursor: str | None = None
     seen: set[str | None] = {None}
-    for page in range(1, MAX_PAGES + 1):
+    for page in range(1, limits.tool_pages + 1):
         result = await fetch(cursor)
-        if not reader.take(result.get("tools"), page):
+        if not await reader.take(result.get("tools"), page):
             break
         cursor = result.get("nextCursor")
         if cursor is None:
@@ -41,14 +50,18 @@ async def read_pages(fetch: FetchPage) -> ToolList:
             break
         seen.add(cursor)
     else:
-        reader.warn(f"The server has more than {MAX_PAGES} pages of tools; the rest is left out.")
+        reader.warn(
+            f"The server has more than {limits.tool_pages} pages of tools (max_tool_pages); "
+            "the rest is left out."
+        )
     return ToolList(list(reader.tools.values()), reader.warnings)
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.tools: dict[str, Tool] = {}
         self.warnings: list[str] = []
+        self._limits = limits
         self._said: set[str] = set()
         self._bytes = 0
         self._position = 0
@@ -56,42 +69,56 @@ class _Reader:
     def warn(self, sentence: str) -> None:
         self.warnings.append(sentence)
 
-    def _warn_of_tool(self, sentence: str) -> None:
-        """Once for each tool, and not for thousands."""
-        if sentence in self._said:
+    def _warn_once(self, sentence: str) -> None:
+        """Once for each fault, and not for thousands."""
+        if sentence in self._said or len(self._said) > MAX_WARNINGS:
             return
         if len(self._said) < MAX_WARNINGS:
             self.warn(sentence)
-        elif len(self._said) == MAX_WARNINGS:
+        else:
             self.warn("There are more warnings of this kind.")
         self._said.add(sentence)
 
-    def take(self, items: Any, page: int) -> bool:
+    async def take(self, items: Any, page: int) -> bool:
         """Read the items of a page; False if the list must end here."""
         if not isinstance(items, list):
-            self.warn(f"Page {page} of the server's answer holds no list of tools.")
+            self._warn_once(f"Page {page} of the server's answer holds no list of tools.")
             return True
-        return all(self._take_one(item) for item in items)
+        for item in items:
+            if not self._take_one(item):
+                return False
+            if self._position % BREATH == 0:
+                await asyncio.sleep(0)
+        return True
 
     def _take_one(self, item: Any) -> bool:
         self._position += 1
         try:
-            tool = read_tool(item)
+            name = read_name(item)
+            if name in self.tools:
+                shown = clean(name, 100)
+                self._warn_once(f"Tool “{shown}” is listed twice; the first one counts.")
+                return True
+            if len(self.tools) == self._limits.tools:
+                self.warn(
+                    f"The server has more than {self._limits.tools} tools (max_tools); "
+                    "the rest is left out."
+                )
+                return False
+            tool, notes = read_tool(item, self._limits)
         except _BadTool as reason:
-            self._warn_of_tool(f"Tool {_label(item, self._position)} is left out: {reason}.")
+            self._warn_once(f"Tool {_label(item, self._position)} is left out: {reason}.")
             return True
-        if tool.name in self.tools:
-            self._warn_of_tool(
-                f"Tool “{clean(tool.name, 100)}” is listed twice; the first one counts."
-            )
-            return True
-        if len(self.tools) == MAX_TOOLS:
-            self.warn(f"The server has more than {MAX_TOOLS} tools; the rest is left out.")
-            return False
+        for note in notes:
+            self._warn_once(f"Tool “{clean(name, 100)}”: {note}.")
+        return self._keep(tool)
+
+    def _keep(self, tool: Tool) -> bool:
         self._bytes += _size(tool)
-        if self._bytes > MAX_DEFINITION_BYTES:
+        if self._bytes > self._limits.definition_bytes:
+            most = bytes_in_words(self._limits.definition_bytes)
             self.warn(
-                f"The tool definitions are larger than {MAX_DEFINITION_BYTES // MIB} MiB; "
+                f"The tool definitions are larger than {most} (max_definition_bytes); "
                 "the rest is left out."
             )
             return False
@@ -99,32 +126,40 @@ class _Reader:
         return True
 
 
-def read_tool(item: Any) -> Tool:
-    """A tool from its raw definition, tolerant of all but name and input schema (D08, D11)."""
+def read_name(item: Any) -> str:
+    """The raw name of a tool. Raises `_BadTool`."""
     if not isinstance(item, dict):
         raise _BadTool("it is no object")
+    name = item.get("name")
+    if not isinstance(name, str) or not name:
+        raise _BadTool("it has no name")
+    if len(name) > MAX_TOOL_NAME:
+        raise _BadTool(f"its name is longer than {MAX_TOOL_NAME} characters")
+    if clean(name) != name or _BREAKS.search(name):
+        raise _BadTool("its name holds characters that cannot be shown")
+    return name
+
+
+def read_tool(item: Any, limits: Limits = STANDARD) -> tuple[Tool, list[str]]:
+    """A tool from its raw definition, and what is odd about it but harmless.
+
+    Tolerant of all but name and input schema (D08, D11). Raises `_BadTool`.
+    """
+    name = read_name(item)
     raw_annotations = item.get("annotations")
     annotations = raw_annotations if isinstance(raw_annotations, dict) else {}
-    return Tool(
-        name=_name(item.get("name")),
+    output_schema, note = _output_schema(item.get("outputSchema"), limits)
+    tool = Tool(
+        name=name,
         title=_text(item.get("title")) or _text(annotations.get("title")),
         description=_text(item.get("description"), None),
-        input_schema=_input_schema(item.get("inputSchema")),
-        output_schema=_output_schema(item.get("outputSchema")),
+        input_schema=_input_schema(item.get("inputSchema"), limits),
+        output_schema=output_schema,
         read_only=_hint(annotations.get("readOnlyHint")),
         destructive=_hint(annotations.get("destructiveHint")),
         open_world=_hint(annotations.get("openWorldHint")),
     )
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _BadTool("it has no name")
-    if len(value) > MAX_TOOL_NAME:
-        raise _BadTool(f"its name is longer than {MAX_TOOL_NAME} characters")
-    if clean(value) != value:
-        raise _BadTool("its name holds characters that cannot be shown")
-    return value
+    return tool, [note] if note else []
 
 
 def _text(value: Any, limit: int | None = 300) -> str:
@@ -135,23 +170,47 @@ def _hint(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _input_schema(value: Any) -> dict[str, Any]:
+def _input_schema(value: Any, limits: Limits) -> dict[str, Any]:
     """The schema of the arguments; absent means an object without known properties."""
     if value is None:
         return dict(EMPTY_SCHEMA)
     if not isinstance(value, dict):
         raise _BadTool("its input schema is no object")
+    value = _without_nulls(value)
     kind = value.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise _BadTool(f"its input schema is of type {clean(json.dumps(kind), 50)}, not object")
     if not isinstance(value.get("properties", {}), dict):
         raise _BadTool("the properties of its input schema are no object")
-    schema: dict[str, Any] = clean_json(value)
+    # Size first: what is too large is neither copied nor compiled.
+    fault = size_fault_of(value, limits)
+    schema: dict[str, Any] = {} if fault else clean_json(value)
+    fault = fault or fault_of(schema, limits)
+    if fault:
+        raise _BadTool(f"its input schema {fault}")
     return schema
 
 
-def _output_schema(value: Any) -> dict[str, Any] | None:
-    return clean_json(value) if isinstance(value, dict) else None
+def _output_schema(value: Any, limits: Limits) -> tuple[dict[str, Any] | None, str]:
+    """The schema of structured results and what is odd about it: it never costs the tool (D14)."""
+    if value is None:
+        return None, ""
+    if not isinstance(value, dict):
+        return None, "its output schema is no object and is ignored"
+    value = _without_nulls(value)
+    fault = size_fault_of(value, limits)
+    if fault:
+        return None, f"its output schema {fault} and is ignored"
+    schema: dict[str, Any] = clean_json(value)
+    fault = fault_of(schema, limits)
+    return schema, f"its output schema {fault}; results are not checked" if fault else ""
+
+
+def _without_nulls(schema: dict[str, Any]) -> dict[str, Any]:
+    """Some languages write null for a list or an object that is empty (D11)."""
+    return {
+        key: value for key, value in schema.items() if value is not None or key in _NULL_MEANS_NULL
+    }
 
 
 def _label(item: Any, position: int) -> str:
@@ -161,5 +220,5 @@ def _label(item: Any, position: int) -> str:
 
 
 def _size(tool: Tool) -> int:
-    schemas = json.dumps([tool.input_schema, tool.output_schema])
-    return len(tool.name.encode()) + len(tool.description.encode()) + len(schemas)
+    schemas = json.dumps([tool.input_schema, tool.output_schema], ensure_ascii=False)
+    return len(tool.name.encode()) + len(tool.description.encode()) + len(schemas.encode())

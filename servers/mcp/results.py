@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
+from servers.limits import STANDARD, Limits
+from servers.mcp.schema_words import bytes_in_words
 from servers.mcp.types import CallResult
-from umpteenth.core.text import clean, clean_json
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, is_too_deep
 
-NO_WORDS = "The tool reported an error without a text."
+NO_WORDS: Final = "The tool reported an error without a text."
+MAX_PARTS: Final = 10_000
 
 
-def read_result(result: dict[str, Any], duration_ms: float) -> CallResult:
-    """Whatever shape the result has, it becomes a `CallResult` (D15)."""
-    content = _parts(result.get("content"))
-    structured = clean_json(result.get("structuredContent"))
+def read_result(result: Any, duration_ms: float, limits: Limits = STANDARD) -> CallResult:
+    """Whatever shape the result has, it becomes a `CallResult` (D15). Never raises.
+
+    One over `limits.result_bytes` becomes an error that says so: its content is not kept (A41).
+    """
+    if not isinstance(result, dict):
+        return failed_result("The server's answer is no result.", duration_ms)
+    if _is_too_large(result, limits):
+        return failed_result(_too_large(limits), duration_ms)
+    warnings: list[str] = []
+    content = _parts(result.get("content"), warnings)
+    structured = _structured(result.get("structuredContent"), warnings)
     text = render(content, structured)
     failed = result.get("isError") is True
     return CallResult(
@@ -24,6 +35,25 @@ def read_result(result: dict[str, Any], duration_ms: float) -> CallResult:
         content=content,
         error=(text.strip() or NO_WORDS) if failed else "",
         duration_ms=duration_ms,
+        warnings=warnings,
+    )
+
+
+def _is_too_large(result: dict[str, Any], limits: Limits) -> bool:
+    """In bytes of UTF-8, however the server wrote it."""
+    if limits.result_bytes >= limits.message_bytes:
+        return False  # no message can hold one
+    try:
+        text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return True
+    return len(text.encode(errors="replace")) > limits.result_bytes
+
+
+def _too_large(limits: Limits) -> str:
+    return (
+        f"The result is larger than {bytes_in_words(limits.result_bytes)} (max_result_bytes) and "
+        "was not kept. The call itself may have happened."
     )
 
 
@@ -64,14 +94,25 @@ def _render_resource(resource: dict[str, Any]) -> str:
     return f"[resource: {place}]"
 
 
-def _parts(value: Any) -> list[dict[str, Any]]:
+def _parts(value: Any, warnings: list[str]) -> list[dict[str, Any]]:
     if value is None:
         return []
     items = value if isinstance(value, list) else [value]
+    if len(items) > MAX_PARTS:
+        warnings.append(f"The result has {len(items)} parts; the first {MAX_PARTS} are kept.")
     return [
         clean_json(item if isinstance(item, dict) else {"type": "unknown", "value": item})
-        for item in items
+        for item in items[:MAX_PARTS]
     ]
+
+
+def _structured(value: Any, warnings: list[str]) -> Any:
+    if is_too_deep(value):
+        warnings.append(
+            f"The structured content is nested deeper than {MAX_JSON_DEPTH} levels; "
+            "what lies deeper is left out."
+        )
+    return clean_json(value)
 
 
 def _mime(part: dict[str, Any]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import time
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from servers.limits import MAX_PAGES, MAX_TOOLS
+from servers.limits import KIB, MAX_PAGES, MAX_TOOLS, STANDARD, STRICT, Limits
 from servers.mcp.client import connect
 from servers.mcp.listing import read_pages, read_tool
 from servers.mcp.types import ServerError, ToolList
@@ -29,11 +29,11 @@ async def listed(**behaviour: Any) -> ToolList:
         return await connection.list_tools()
 
 
-async def read_items(items: Any) -> ToolList:
+async def read_items(items: Any, limits: Limits = STANDARD) -> ToolList:
     async def fetch(cursor: str | None) -> dict[str, Any]:
         return {"tools": items}
 
-    return await read_pages(fetch)
+    return await read_pages(fetch, limits)
 
 
 def names(found: ToolList) -> list[str]:
@@ -66,7 +66,8 @@ async def test_endless_new_cursors_end_at_the_page_limit() -> None:
     assert len(asked) == MAX_PAGES
     assert names(found) == ["a"]
     assert found.warnings[-1] == (
-        f"The server has more than {MAX_PAGES} pages of tools; the rest is left out."
+        f"The server has more than {MAX_PAGES} pages of tools (max_tool_pages); "
+        "the rest is left out."
     )
 
 
@@ -114,8 +115,25 @@ async def test_a_cursor_that_is_no_text_ends_the_list(cursor: Any) -> None:
         ({"type": "objekt"}, 'of type "objekt", not object'),
         ({"type": ["string"]}, 'of type ["string"], not object'),
         ({"type": "object", "properties": []}, "properties of its input schema are no object"),
+        ({"type": "object", "properties": "a"}, "properties of its input schema are no object"),
         ("object", "its input schema is no object"),
         ([], "its input schema is no object"),
+        (True, "its input schema is no object"),
+        ({"$ref": "#/$defs/a"}, "its input schema refers to #/$defs/a, which it does not hold"),
+        (
+            {"properties": {"a": {"$ref": "http://10.0.0.1/a.json"}}},
+            "its input schema refers to http://10.0.0.1/a.json, which is not fetched",
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "objekt"}}},
+            'its input schema has a fault at properties.a.type: "objekt" is no type',
+        ),
+        ({"anyOf": {"type": "object"}}, "its input schema has a fault at anyOf"),
+        ({"type": "object", "required": "a"}, "its input schema has a fault at required"),
+        (
+            {"$schema": "http://json-schema.org/draft-03/schema#"},
+            "a dialect that is not supported: http://json-schema.org/draft-03/schema#",
+        ),
     ],
 )
 async def test_a_tool_with_a_broken_schema_is_left_out_alone(schema: Any, reason: str) -> None:
@@ -135,13 +153,19 @@ async def test_a_tool_with_a_broken_schema_is_left_out_alone(schema: Any, reason
         ({"inputSchema": {}}, {}),
         ({"inputSchema": {"anyOf": [{"type": "object"}]}}, {"anyOf": [{"type": "object"}]}),
         ({"inputSchema": {"type": ["object", "null"]}}, {"type": ["object", "null"]}),
+        (
+            {"inputSchema": {"type": "object", "properties": None, "required": None}},
+            {"type": "object"},
+        ),
+        ({"inputSchema": {"default": None}}, {"default": None}),
     ],
 )
 def test_schemas_that_can_be_meant_are_accepted(
     definition: dict[str, Any], schema: dict[str, Any]
 ) -> None:
     """D08; a missing schema is an empty object schema."""
-    assert read_tool({"name": "a", **definition}).input_schema == schema
+    tool, notes = read_tool({"name": "a", **definition})
+    assert (tool.input_schema, notes) == (schema, [])
 
 
 async def test_null_hints_and_odd_fields_count_as_absent() -> None:
@@ -166,7 +190,7 @@ async def test_null_hints_and_odd_fields_count_as_absent() -> None:
 
 async def test_hints_title_and_schemas_are_read() -> None:
     """P33, P73."""
-    tool = read_tool(
+    tool, notes = read_tool(
         {
             "name": "delete",
             "description": "Deletes",
@@ -179,6 +203,7 @@ async def test_hints_title_and_schemas_are_read() -> None:
             },
         }
     )
+    assert notes == []
     assert tool.title == "Delete it"
     assert (tool.read_only, tool.destructive, tool.open_world) == (False, True, False)
     assert tool.output_schema == {"type": "object"}
@@ -195,6 +220,8 @@ async def test_hints_title_and_schemas_are_read() -> None:
         ({"name": "n" * 1001}, "“" + "n" * 99 + "…”", "longer than 1000 characters"),
         ({"name": "a\x00b"}, "“ab”", "characters that cannot be shown"),
         ({"name": "a\ud800"}, "“a\ufffd”", "characters that cannot be shown"),
+        ({"name": "a\u202eb"}, "“ab”", "characters that cannot be shown"),
+        ({"name": "a\nb"}, "“a\nb”", "characters that cannot be shown"),
     ],
 )
 async def test_a_tool_without_a_usable_name_is_left_out(item: Any, label: str, reason: str) -> None:
@@ -221,7 +248,9 @@ async def test_a_name_listed_twice_counts_once() -> None:
 async def test_tools_beyond_the_limit_are_left_out() -> None:
     found = await read_items(named(*map(str, range(MAX_TOOLS + 5))))
     assert len(found.tools) == MAX_TOOLS
-    assert found.warnings == ["The server has more than 512 tools; the rest is left out."]
+    assert found.warnings == [
+        "The server has more than 512 tools (max_tools); the rest is left out."
+    ]
 
 
 async def test_definitions_beyond_the_size_limit_are_left_out() -> None:
@@ -229,13 +258,131 @@ async def test_definitions_beyond_the_size_limit_are_left_out() -> None:
         [{"name": str(number), "description": "x" * 1024 * 1024} for number in range(10)]
     )
     assert len(found.tools) == 7
-    assert "larger than 8 MiB" in found.warnings[0]
+    assert "larger than 8 MiB (max_definition_bytes)" in found.warnings[0]
 
 
 async def test_a_flood_of_bad_tools_makes_no_flood_of_warnings() -> None:
     found = await read_items([None] * 1000)
     assert len(found.warnings) == 51
     assert found.warnings[-1] == "There are more warnings of this kind."
+
+
+async def test_pages_without_lists_make_no_flood_of_warnings() -> None:
+    """D01."""
+    pages = iter(range(1, 200))
+
+    async def fetch(cursor: str | None) -> dict[str, Any]:
+        return {"tools": None, "nextCursor": str(next(pages))}
+
+    found = await read_pages(fetch)
+    assert len(found.warnings) == 52
+    assert "max_tool_pages" in found.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("schema", "note"),
+    [
+        ("x", "its output schema is no object and is ignored"),
+        ([], "its output schema is no object and is ignored"),
+        (
+            {"type": "objekt"},
+            'its output schema has a fault at type: "objekt" is no type; results are not checked',
+        ),
+        (
+            {"$ref": "http://h/a"},
+            "its output schema refers to http://h/a, which is not fetched; results are not checked",
+        ),
+    ],
+)
+async def test_a_broken_output_schema_costs_a_warning_and_not_the_tool(
+    schema: Any, note: str
+) -> None:
+    """D14 (d)."""
+    found = await read_items([{"name": "a", "outputSchema": schema}])
+    assert names(found) == ["a"]
+    assert found.warnings == [f"Tool “a”: {note}."]
+
+
+def large_schema(size: int) -> dict[str, Any]:
+    return {"type": "object", "description": "x" * size}
+
+
+def deep_schema(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object"}
+    while depth > 1:
+        schema = {"type": "object", "properties": {"a": schema}}
+        depth -= 2
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "reason"),
+    [
+        (
+            large_schema(16 * KIB - 100),
+            large_schema(16 * KIB),
+            "is larger than 16 KiB (max_schema_bytes)",
+        ),
+        (deep_schema(31), deep_schema(33), "is nested deeper than 32 levels (max_depth)"),
+        (
+            {"enum": list(range(900))},
+            {"enum": [[]] * 10_000},
+            "holds more than 10000 values (max_nodes)",
+        ),
+    ],
+)
+async def test_a_schema_over_a_strict_limit_costs_its_tool_alone(
+    good: dict[str, Any], bad: dict[str, Any], reason: str
+) -> None:
+    """A42, A43: the profile for servers of strangers."""
+    items = [{"name": "good", "inputSchema": good}, {"name": "bad", "inputSchema": bad}]
+    found = await read_items([*items, *named("last")], STRICT)
+    assert names(found) == ["good", "last"]
+    assert found.warnings == [f"Tool “bad” is left out: its input schema {reason}."]
+    found = await read_items([{"name": "bad", "outputSchema": bad}], STRICT)
+    assert found.tools[0].output_schema is None
+    assert found.warnings == [f"Tool “bad”: its output schema {reason} and is ignored."]
+
+
+async def test_the_strict_profile_takes_64_tools_and_20_pages() -> None:
+    """A39, A40: more are left out, and the server is not failed."""
+    found = await read_items(named(*map(str, range(65))), STRICT)
+    assert len(found.tools) == 64
+    assert found.warnings == [
+        "The server has more than 64 tools (max_tools); the rest is left out."
+    ]
+    asked: list[str | None] = []
+
+    async def fetch(cursor: str | None) -> dict[str, Any]:
+        asked.append(cursor)
+        return {"tools": named(f"t{len(asked)}"), "nextCursor": str(len(asked))}
+
+    found = await read_pages(fetch, STRICT)
+    assert (len(asked), len(found.tools)) == (20, 20)
+    assert "more than 20 pages of tools (max_tool_pages)" in found.warnings[0]
+
+
+async def test_the_limit_of_all_definitions_is_the_servers_own() -> None:
+    limits = replace(STANDARD, definition_bytes=2 * KIB)
+    found = await read_items([{"name": n, "description": "x" * 900} for n in "abc"], limits)
+    assert names(found) == ["a", "b"]
+    assert "larger than 2 KiB (max_definition_bytes)" in found.warnings[0]
+
+
+async def test_a_long_list_lets_others_have_their_turn() -> None:
+    """F01: many tools of one server hold up no other."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    await read_items(named(*map(str, range(500))))
+    task.cancel()
+    assert turns >= 10
 
 
 @pytest.mark.parametrize("tools", [None, {}, "tools", 5])
@@ -272,10 +419,21 @@ async def test_any_other_error_is_one() -> None:
         await listed(list_error=-32603)
 
 
-async def test_a_long_list_is_read_fast() -> None:
-    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(20)}}
-    items = [{"name": f"tool{n}", "inputSchema": schema} for n in range(500)]
-    start = time.monotonic()
-    found = await read_items(json.loads(json.dumps(items)))
-    assert len(found.tools) == 500
-    assert time.monotonic() - start < 2
+async def test_thousands_of_tools_are_listed_with_one_look_at_each() -> None:
+    """D01: a page that comes again and again is not read again and again."""
+    looks = 0
+
+    class Item(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            nonlocal looks
+            looks += key == "inputSchema"
+            return super().get(key, default)
+
+    page = [Item(item) for item in named(*map(str, range(100)))]
+    cursors = iter(map(str, range(1, 1000)))
+
+    async def fetch(cursor: str | None) -> dict[str, Any]:
+        return {"tools": page, "nextCursor": next(cursors)}
+
+    found = await read_pages(fetch)
+    assert len(found.tools) == looks == 100
