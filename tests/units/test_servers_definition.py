@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from servers.definition import HTTP, STDIO, Entry, ServerData, check, split_query, url_problem
+from servers.definition import (
+    HTTP,
+    OVER_HTTP,
+    STDIO,
+    UNIX,
+    Entry,
+    ServerData,
+    check,
+    split_query,
+    url_problem,
+)
+from servers.policy import Policy
 
 
 def http(**values: object) -> ServerData:
@@ -13,6 +24,15 @@ def http(**values: object) -> ServerData:
 
 def stdio(**values: object) -> ServerData:
     return ServerData(**{"name": "brave", "transport": STDIO, "command": "brave", **values})  # type: ignore[arg-type]
+
+
+def unix(**values: object) -> ServerData:
+    given = {"name": "engine", "transport": UNIX, "url": "http://localhost/mcp"}
+    return ServerData(**{**given, "socket_path": "/run/engine.sock", **values})  # type: ignore[arg-type]
+
+
+def of(transport: str, **values: object) -> ServerData:
+    return {HTTP: http, STDIO: stdio, UNIX: unix}[transport](**values)
 
 
 def test_the_worked_examples_are_fine() -> None:
@@ -85,21 +105,43 @@ def test_the_query_is_cut_off_the_address() -> None:
         (Entry("Mcp-Session-Id", "1"), "headers.0.name"),
         (Entry("X", "a\r\nY: b"), "headers.0.value"),
         (Entry("X", "a\nb"), "headers.0.value"),
-        (Entry("X", "ä"), "headers.0.value"),
+        (Entry("X", "a\rb"), "headers.0.value"),
+        (Entry("X", "a\u2028b"), "headers.0.value"),
+        (Entry("X", "5 €"), "headers.0.value"),
+        (Entry("X", "Ж"), "headers.0.value"),
         (Entry("X", "a\x00"), "headers.0.value"),
+        (Entry("X", "a\x1bb"), "headers.0.value"),
+        (Entry("X", "a\x7fb"), "headers.0.value"),
+        (Entry("X", "a\x85b"), "headers.0.value"),
         (Entry("X", "x" * 9000), "headers.0.value"),
         (Entry("X", "{{secret:no good}}"), "headers.0.value"),
     ],
 )
-def test_a_header_that_cannot_be_sent_is_refused(entry: Entry, key: str) -> None:
+@pytest.mark.parametrize("transport", OVER_HTTP)
+def test_a_header_that_cannot_be_sent_is_refused(transport: str, entry: Entry, key: str) -> None:
     """E01: a line break never reaches the HTTP library."""
-    assert list(check(http(headers=(entry,)))) == [key]
+    assert list(check(of(transport, headers=(entry,)))) == [key]
 
 
-def test_two_spellings_of_authorization_are_refused() -> None:
+@pytest.mark.parametrize("value", ["sk-canary\nX: 1", "sk-canary\0", "sk-canary €" + "x" * 9000])
+def test_a_sentence_about_a_value_names_the_header_and_never_the_value(value: str) -> None:
+    """E01."""
+    [sentence] = check(http(headers=(Entry("X-Key", value),))).values()
+    assert sentence.startswith("The value of X-Key ")
+    assert "canary" not in sentence
+
+
+@pytest.mark.parametrize("value", ["", "a", "a b\tc", "Grüße", "\xa0x", " sk-secret\n"])
+def test_a_header_may_hold_what_http_carries(value: str) -> None:
+    """RFC 9110, section 5.5; blanks around it are dropped when it is stored."""
+    assert check(http(headers=(Entry("X", value),))) == {}
+
+
+@pytest.mark.parametrize("transport", OVER_HTTP)
+def test_two_spellings_of_authorization_are_refused(transport: str) -> None:
     """E15."""
     headers = (Entry("Authorization", "Bearer a"), Entry("authorization", "Bearer b"))
-    assert "twice" in check(http(headers=headers))["headers.1.name"]
+    assert "twice" in check(of(transport, headers=headers))["headers.1.name"]
 
 
 def test_variables_that_differ_in_case_are_two() -> None:
@@ -163,6 +205,58 @@ def test_a_path_with_spaces_is_a_command() -> None:
     )
 
 
-def test_fields_of_the_other_transport_are_ignored() -> None:
-    assert check(http(command="-", args=("\x00",), env=(Entry("-", "\x00"),))) == {}
-    assert check(stdio(url="nonsense", headers=(Entry("", "\n"),))) == {}
+def test_fields_of_other_transports_are_ignored() -> None:
+    process = {"command": "-", "args": ("\x00",), "env": (Entry("-", "\x00"),)}
+    assert check(http(socket_path="nonsense", **process)) == {}
+    assert check(unix(**process)) == {}
+    assert check(stdio(url="nonsense", socket_path="x", headers=(Entry("", "\n"),))) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "words"),
+    [
+        ({"socket_path": ""}, "socket_path", "Enter the path of the socket"),
+        ({"socket_path": "run/mcp.sock"}, "socket_path", "beginning with /"),
+        ({"socket_path": "~/mcp.sock"}, "socket_path", "~ and variables are not replaced"),
+        ({"socket_path": "$HOME/mcp.sock"}, "socket_path", "variables are not replaced"),
+        ({"socket_path": "/run/"}, "socket_path", "directory"),
+        ({"socket_path": "/run/a\0b"}, "socket_path", "no path can hold"),
+        ({"socket_path": "/run/" + "ü" * 60}, "socket_path", "107"),
+        ({"url": ""}, "url", "used over the socket"),
+        ({"url": "localhost/mcp"}, "url", "must begin with https:// or http://"),
+        ({"url": "http://localhost/#x"}, "url", "# part"),
+        ({"url": "http://me:pw@localhost/"}, "url", "user name or password"),
+    ],
+)
+def test_a_socket_that_cannot_be_used_is_refused(
+    values: dict[str, object], key: str, words: str
+) -> None:
+    """U12, U11: a whole path that the kernel has room for, and an address to use over it."""
+    errors = check(unix(**values))
+    assert list(errors) == [key]
+    assert words in errors[key]
+
+
+def test_a_socket_with_an_address_over_it_is_fine() -> None:
+    """U12, U8."""
+    assert check(unix()) == {}
+    assert check(unix(socket_path="/" + "x" * 106, url="http://e/rpc?k={{secret:K}}")) == {}
+
+
+@pytest.mark.parametrize("transport", [HTTP, STDIO, UNIX])
+def test_options_and_policy_are_checked_with_the_rest(transport: str) -> None:
+    data = of(transport, options={"max_inflight_calls": 0}, policy=Policy(allowed_trust_levels=()))
+    assert list(check(data)) == ["options.max_inflight_calls", "policy.allowed_trust_levels"]
+    assert check(of(transport, options={}, policy=Policy(trust="guarded"))) == {}
+
+
+@pytest.mark.parametrize("header", ["x-ugent-actor", "X-Ugent-Actor"])
+def test_the_actors_header_is_written_once(header: str) -> None:
+    """U62, E15."""
+    headers = (Entry(header, "somebody"),)
+    assert check(http(headers=headers)) == {}
+    assert check(http(headers=headers, options={"per_actor": False})) == {}
+    errors = check(http(headers=headers, options={"per_actor": True}))
+    assert "stands among the headers already" in errors["options.actor_header"]
+    other = {"per_actor": True, "actor_header": "X-User"}
+    assert check(http(headers=headers, options=other)) == {}
