@@ -185,9 +185,8 @@ class Probe:
         # The SDK is heavy: only processes that connect load it.
         from servers.mcp.client import connect
 
-        asked: dict[str, Any] = {"ask": self._ask} if self._ask is not None else {}
         async with connect(
-            self._settings, spawn=self._spawn, observer=self._notes, **asked
+            self._settings, spawn=self._spawn, observer=self._notes, ask=self._ask
         ) as connection:
             tools = await connection.list_tools()
         return Found(connection, tools)

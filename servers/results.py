@@ -44,6 +44,8 @@ class Found(Protocol):
     def instructions(self) -> str: ...
     @property
     def remembered(self) -> dict[str, Any]: ...
+    @property
+    def how(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def success_columns(
         "tool_count": len(tools.tools),
         "transport": connection.transport,
         "protocol_version": clean(connection.protocol_version or "", 20),
-        "found_how": _how(connection, masker),
+        "found_how": clean(masker.mask(connection.how), MAX_HOW),
         "changes": changes.as_json() if changes else {},
         "warnings": sentences(tools.warnings, masker),
     }
@@ -220,9 +222,5 @@ def _found(connection: Found, tool_count: int, masker: Masker) -> dict[str, Any]
         "server_version": clean(masker.mask(connection.server_version or ""), 100),
         "instructions": clean(masker.mask(connection.instructions or ""), MAX_INSTRUCTIONS),
         "remembered": clean_json(dict(connection.remembered)),
-        "found_how": _how(connection, masker),
+        "found_how": clean(masker.mask(connection.how), MAX_HOW),
     }
-
-
-def _how(connection: Found, masker: Masker) -> str:
-    return clean(masker.mask(getattr(connection, "how", "")), MAX_HOW)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from servers.definition import HTTP, STDIO, Entry, ServerData
+from servers.definition import HTTP, STDIO, UNIX, Entry, ServerData
 from servers.mcp.types import Tool, ToolList
 from servers.models import Server
 from servers.services import create_server, store_success
@@ -18,6 +18,11 @@ def http_data(name: str = "github", **values: Any) -> ServerData:
 def stdio_data(name: str = "everything", **values: Any) -> ServerData:
     values = {"command": "npx", "args": ("-y", "server-everything"), **values}
     return ServerData(name=name, transport=STDIO, **values)
+
+
+def unix_data(name: str = "engine", **values: Any) -> ServerData:
+    values = {"url": "http://localhost/mcp", "socket_path": "/run/engine/mcp.sock", **values}
+    return ServerData(name=name, transport=UNIX, **values)
 
 
 def http_server(
@@ -34,6 +39,13 @@ def stdio_server(
     return create_server(actor=None, data=stdio_data(name, env=entries, **values))
 
 
+def unix_server(
+    name: str = "engine", headers: dict[str, str] | None = None, **values: Any
+) -> Server:
+    entries = tuple(Entry(*pair) for pair in (headers or {}).items())
+    return create_server(actor=None, data=unix_data(name, headers=entries, **values))
+
+
 class FoundServer:
     """What a connection found, for storing."""
 
@@ -42,6 +54,7 @@ class FoundServer:
     server_name = "Example"
     server_version = "1.0"
     instructions = "Be gentle."
+    how = ""
 
     def __init__(self, **values: Any) -> None:
         self.remembered: dict[str, Any] = {"transport": "http", "mode": "handshake"}
