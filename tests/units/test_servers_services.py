@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from secrets_vault.errors import SecretError
+from secrets_vault.services import set_secret
 from servers.access import NotAllowed
 from servers.definition import Entry, ServerData
 from servers.models import Server
+from servers.policy import Policy
 from servers.private import Private
+from servers.queries import find_servers
 from servers.services import (
     InvalidServer,
     OutdatedEdit,
@@ -23,8 +27,16 @@ from servers.services import (
     set_enabled,
     update_server,
 )
-from servers.status import Auth, auth_condition
-from tests.fakes.server_rows import after_success, http_data, http_server, stdio_data, stdio_server
+from servers.status import Auth, auth_condition, credentials_words, token_problem
+from tests.fakes.server_rows import (
+    after_success,
+    http_data,
+    http_server,
+    stdio_data,
+    stdio_server,
+    unix_data,
+    unix_server,
+)
 from umpteenth.accounts.models import AuditEntry, User
 
 pytestmark = pytest.mark.django_db
@@ -182,6 +194,48 @@ def test_other_arguments_keep_the_tools_until_the_next_test() -> None:
     assert saved.tested_at is not None
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (http_data("a"), stdio_data("a")),
+        (http_data("a", url="http://localhost/mcp"), unix_data("a")),
+        (unix_data("a"), unix_data("a", socket_path="/run/other.sock")),
+        (unix_data("a"), unix_data("a", url="http://localhost/rpc")),
+        (unix_data("a"), http_data("a", url="http://localhost/mcp")),
+        (stdio_data("a"), unix_data("a")),
+    ],
+)
+def test_another_place_is_another_endpoint(before: ServerData, after: ServerData) -> None:
+    server = after_success(create_server(actor=None, data=before), "echo")
+    saved = edit(server, after)
+    assert (saved.state, saved.tool_count, saved.connection_version) == ("untested", 0, 2)
+    assert (saved.found_how, saved.remembered) == ("", {})
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        unix_data("github", url="https://api.example.org/mcp", headers=(KEEP,)),
+        http_data(url="https://elsewhere.example/", headers=(KEEP,)),
+    ],
+)
+def test_values_nobody_sees_do_not_follow_from_a_host_to_a_socket(after: ServerData) -> None:
+    """E07, U12: what listens on a socket need not be the host that its address names."""
+    server = http_server(headers={"X-Api-Key": "canary-1"}, url="https://api.example.org/mcp")
+    with pytest.raises(InvalidServer, match="another host or socket now: enter this value again"):
+        edit(server, after)
+
+
+def test_values_nobody_sees_stay_with_their_socket() -> None:
+    server = unix_server(headers={"X-Api-Key": "canary-1"}, url="http://localhost/mcp?k=1")
+    saved = edit(server, unix_data(headers=(KEEP,), keep_query=True, description="x"))
+    assert read_private(saved) == Private("k=1", (("X-Api-Key", "canary-1"),))
+    moved = unix_data(headers=(KEEP,), keep_query=True, socket_path="/run/other.sock")
+    with pytest.raises(InvalidServer) as caught:
+        edit(saved, moved)
+    assert set(caught.value.errors) == {"url", "headers.0.value"}
+
+
 def test_switching_the_transport_drops_the_fields_of_the_old_one() -> None:
     server = http_server(headers={"X-Api-Key": "canary-1"}, url="https://h.example/?k=1")
     saved = edit(server, stdio_data(server.name))
@@ -243,19 +297,181 @@ def test_a_server_whose_key_is_lost_can_be_edited_and_loses_nothing() -> None:
     assert read_private(saved).headers == (("X-Api-Key", "again"),)
 
 
-def test_the_auth_badge_follows_from_stored_facts() -> None:
-    """P14, P49-P51."""
-    bearer = http_server("bearer", headers={"authorization": "Bearer x"})
-    unknown = http_server("unknown", headers={"X-Api-Key": "x"})
-    reached = after_success(http_server("reached"))
-    local = stdio_server("local")
+def test_the_auth_badge_follows_from_stored_facts(django_assert_num_queries: Any) -> None:
+    """P14, P49-P51, U26: a token whose secret exists is a bearer token. The list asks once."""
+    set_secret(actor=None, name="THERE", value="value-of-there")
+    there, gone = {"token_ref": "@THERE"}, {"token_ref": "@GONE"}
     expected = {
-        bearer: Auth.BEARER_TOKEN,
-        unknown: Auth.UNKNOWN,
-        reached: Auth.NONE,
-        local: Auth.NONE,
+        http_server("bearer", headers={"authorization": "Bearer x"}): Auth.BEARER_TOKEN,
+        http_server("both", headers={"Authorization": "x"}, options=gone): Auth.BEARER_TOKEN,
+        http_server("unknown", headers={"X-Api-Key": "x"}): Auth.UNKNOWN,
+        after_success(http_server("reached")): Auth.NONE,
+        http_server("token", options=there): Auth.BEARER_TOKEN,
+        http_server("lost", options=gone): Auth.UNKNOWN,
+        after_success(http_server("lost-but-reached", options=gone)): Auth.NONE,
+        stdio_server("local"): Auth.NONE,
+        unix_server("socket"): Auth.NONE,
+        unix_server("socket-with-token", options=there): Auth.BEARER_TOKEN,
+        unix_server("socket-with-header", headers={"Authorization": "x"}): Auth.BEARER_TOKEN,
     }
     assert {server: auth_status(server) for server in expected} == expected
     for auth in Auth:
         found = set(Server.objects.filter(auth_condition(auth)))
         assert found == {server for server, status in expected.items() if status == auth}
+    with django_assert_num_queries(1):
+        assert {server: auth_status(server) for server in find_servers()} == expected
+
+
+def no_sockets(settings: Settings) -> None:
+    network = settings.OPTIONS.network.model_copy(update={"allow_private_targets": False})
+    settings.OPTIONS = settings.OPTIONS.model_copy(update={"network": network})
+
+
+def test_a_socket_is_saved_with_the_address_over_it() -> None:
+    """U12: and its query lies with the other hidden values."""
+    server = unix_server(url="http://localhost/rpc?key=canary-1")
+    server.refresh_from_db()
+    assert (server.socket_path, server.url) == ("/run/engine/mcp.sock", "http://localhost/rpc")
+    assert (server.command, server.args) == ("", [])
+    assert server.endpoint == "/run/engine/mcp.sock http://localhost/rpc"
+    assert read_private(server).query == "key=canary-1"
+
+
+def test_a_socket_is_refused_while_private_targets_are(settings: Settings) -> None:
+    """Section 1 of the issue: at every save; an existing one can only become something else."""
+    server = unix_server()
+    no_sockets(settings)
+    with pytest.raises(InvalidServer, match=r"network\.allow_private_targets is false") as caught:
+        unix_server("another")
+    assert list(caught.value.errors) == ["transport"]
+    with pytest.raises(InvalidServer, match="switched off here"):
+        edit(server, unix_data(description="x"))
+    assert edit(server, http_data("engine")).transport == "http"
+
+
+def test_a_socket_is_for_administrators(member: User, administrator: User) -> None:
+    """U12."""
+    with pytest.raises(NotAllowed, match="Only administrators"):
+        create_server(actor=member, data=unix_data())
+    assert create_server(actor=administrator, data=unix_data()).transport == "unix"
+
+
+OPTIONS = {"tool_timeout_secs": 300.0, "token_ref": "@TOKEN", "max_inflight_calls": 4}
+POLICY = Policy(trust="guarded", blocked_tools=("drop",))
+
+
+def test_options_and_policy_are_stored_without_their_defaults() -> None:
+    server = http_server(options=OPTIONS, policy=POLICY)
+    server.refresh_from_db()
+    assert server.options == {"tool_timeout_secs": 300.0, "token_ref": "@TOKEN"}
+    assert server.token_name == "TOKEN"
+    assert server.policy == {"trust": "guarded", "blocked_tools": ["drop"]}
+    plain = http_server("plain", options={}, policy=Policy())
+    assert (plain.options, plain.token_name, plain.policy) == ({}, "", {})
+
+
+@pytest.mark.parametrize("key", ["options.max_tools", "policy.blocked_tools"])
+def test_what_cannot_be_stored_is_refused_by_its_field(key: str) -> None:
+    wrong: dict[str, Any] = {
+        "options.max_tools": {"options": {"max_tools": 0}},
+        "policy.blocked_tools": {"policy": Policy(blocked_tools=("",))},
+    }
+    with pytest.raises(InvalidServer) as caught:
+        http_server(**wrong[key])
+    assert list(caught.value.errors) == [key]
+
+
+def test_an_edit_that_sends_no_options_and_no_policy_keeps_them() -> None:
+    """E08."""
+    server = after_success(http_server(options=OPTIONS, policy=POLICY), "echo")
+    saved = edit(server, http_data(description="New"))
+    assert (saved.options, saved.policy) == (server.options, server.policy)
+    assert (saved.token_name, saved.state) == ("TOKEN", "connected")
+
+
+def test_an_edit_replaces_options_and_policy_whole() -> None:
+    server = http_server(options=OPTIONS, policy=POLICY)
+    saved = edit(server, http_data(options={"per_actor": True}, policy=Policy()))
+    assert (saved.options, saved.token_name, saved.policy) == ({"per_actor": True}, "", {})
+
+
+def test_options_of_the_old_transport_go_with_it() -> None:
+    """U13, U63."""
+    server = http_server(options=OPTIONS)
+    saved = edit(server, stdio_data(server.name))
+    assert (saved.options, saved.token_name) == ({"tool_timeout_secs": 300.0}, "")
+
+
+@pytest.mark.parametrize(
+    ("values", "tested"),
+    [
+        ({"options": {"token_ref": "@OTHER"}}, False),
+        ({"options": {"allow_stateless": False}}, False),
+        ({"options": {"limits_profile": "strict"}}, False),
+        ({"options": {"max_tools": 3}}, False),
+        ({"options": {"tool_timeout_secs": 5.0, "max_inflight_calls": 1}}, True),
+        ({"options": {"tool_call_max_attempts": 1, "evidence_source": True}}, True),
+        ({"options": {"max_result_bytes": 4096}}, True),
+        ({"policy": POLICY}, True),
+    ],
+)
+def test_a_test_stays_true_unless_the_way_there_changes(
+    values: dict[str, Any], tested: bool
+) -> None:
+    server = after_success(http_server(), "echo")
+    saved = edit(server, http_data(**values))
+    assert (saved.state == "connected") is tested
+    assert saved.connection_version == (1 if tested else 2)
+    assert (saved.tool_count, saved.version) == (1, 2)
+
+
+def test_the_audit_log_names_each_changed_option_and_the_policy() -> None:
+    server = http_server(options=OPTIONS)
+    edit(server, http_data(options={"token_ref": "@TOKEN", "per_actor": True}, policy=POLICY))
+    entry = AuditEntry.objects.get(action="server.update")
+    changed = ["options.per_actor", "options.tool_timeout_secs", "policy"]
+    assert entry.details == {"changed": changed}
+
+
+def test_a_copy_takes_socket_options_and_policy_along() -> None:
+    server = unix_server(options={"token_ref": "@TOKEN"}, policy=POLICY)
+    copy = duplicate_server(server, actor=None)
+    for name in ("socket_path", "url", "options", "token_name", "policy"):
+        assert getattr(copy, name) == getattr(server, name)
+
+
+def test_which_credential_is_sent_is_told() -> None:
+    """E15, U26, U27."""
+    set_secret(actor=None, name="THERE", value="value-of-there")
+    there, gone = {"token_ref": "@THERE"}, {"token_ref": "@GONE"}
+    both = http_server("both", headers={"Authorization": "x"}, options=there)
+    assert credentials_words(both) == (
+        "The Authorization header is sent; it wins over token_ref @THERE."
+    )
+    assert "THERE is sent as bearer token" in credentials_words(http_server("a", options=there))
+    lost = http_server("lost", options=gone)
+    assert credentials_words(lost) == token_problem(lost)
+    assert "There is no secret named GONE" in token_problem(lost)
+    assert token_problem(http_server("b", headers={"Authorization": "x"}, options=gone)) == ""
+    assert credentials_words(http_server("none")) == ""
+    assert credentials_words(stdio_server()) == ""
+
+
+def test_health_looks_at_a_server_that_was_made_switched_on_or_moved() -> None:
+    """U2: and leaves alone what was only described anew."""
+    server = http_server()
+    assert moment(server) is not None
+    set_enabled(server, actor=None, enabled=False)
+    assert moment(server) is None
+    set_enabled(server, actor=None, enabled=True)
+    assert moment(server) is not None
+    Server.objects.update(next_check_at=None, failures=3)
+    server = edit(server, http_data(description="x"))
+    assert (moment(server), server.failures) == (None, 3)
+    server = edit(server, http_data(url="https://api.example.org/other"))
+    assert moment(server) is not None
+    assert Server.objects.get().failures == 0
+
+
+def moment(server: Server) -> Any:
+    return Server.objects.values_list("next_check_at", flat=True).get(pk=server.pk)
