@@ -1,4 +1,8 @@
-"""One call of one tool, outside of any run: connect, call, close."""
+"""One call of one tool, outside of any run: connect, list, call, close.
+
+The caller is a person at the command line, so the server's policy is asked for the trust level
+`creator` (requirements, section 0).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,17 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from servers.mcp.types import CallResult, ServerError
+from servers.mcp.types import CallResult, ServerError, Tool
+from servers.policy import Policy
 from servers.spawning import get_spawner
 from umpteenth.core.masking import Masker
 
 if TYPE_CHECKING:
-    from servers.mcp.types import ConnectionSettings
+    from servers.mcp.client import Connection
+    from servers.mcp.types import Asker, ConnectionSettings, Observer
     from servers.models import Server
+
+TRUST = "creator"
 
 
 def prepare(server: Server) -> tuple[ConnectionSettings, Masker]:
@@ -24,15 +32,25 @@ def prepare(server: Server) -> tuple[ConnectionSettings, Masker]:
 
 
 async def call_once(
-    server: Server, tool: str, arguments: dict[str, Any], *, timeout: float | None = None
+    server: Server,
+    tool: str,
+    arguments: dict[str, Any],
+    *,
+    timeout: float | None = None,
+    ask: Asker | None = None,
+    observer: Observer | None = None,
 ) -> CallResult:
-    """The tool's answer with secrets masked. Raises `SecretError` or `ServerError`."""
+    """The tool's answer with secrets masked. Raises `SecretError` or `ServerError`.
+
+    `ask` answers questions of the server, see `servers.mcp.client.connect`.
+    """
     from servers.mcp.client import connect
 
     settings, masker = await asyncio.to_thread(_prepare_in_thread, server)
     spawn = get_spawner(settings=settings, server_id=server.pk)
     try:
-        async with connect(settings, spawn=spawn) as connection:
+        async with connect(settings, spawn=spawn, observer=observer, ask=ask) as connection:
+            await _check_policy(connection, Policy.from_json(server.policy), tool)
             result = await connection.call_tool(tool, arguments, timeout=timeout)
     except ServerError as error:
         error.message = masker.mask(error.message)
@@ -45,7 +63,24 @@ async def call_once(
         structured=masker.mask_json(result.structured),
         content=masker.mask_json(result.content),
         error=masker.mask(result.error),
+        warnings=[masker.mask(warning) for warning in result.warnings],
     )
+
+
+async def _check_policy(connection: Connection, policy: Policy, name: str) -> None:
+    """Lists the tools, which the call's own checks need too. Raises `ServerError`."""
+    from servers.mcp.errors import RpcError
+
+    try:
+        listed = (await connection.tools()).tools
+    except RpcError:
+        listed = []  # it may still be called, by its name alone
+    tool = next((each for each in listed if each.name == name), Tool(name))
+    refusal = policy.refusal(tool, TRUST)
+    if refusal:
+        raise ServerError(
+            f"{name} was not called: {refusal}.", "Change the server's tool policy to allow it."
+        )
 
 
 def _prepare_in_thread(server: Server) -> tuple[ConnectionSettings, Masker]:

@@ -138,7 +138,7 @@ class Call:
         return answers
 
     def _read(self, result: dict[str, Any], duration_ms: float, attempt: int) -> CallResult:
-        found = read_result(result, duration_ms)
+        found = read_result(result, duration_ms, self.settings.limits)
         warnings = [*found.warnings, *self._output_warnings(found)]
         return replace(found, warnings=warnings, attempts=attempt)
 
@@ -147,8 +147,6 @@ class Call:
         schema = self.tool.output_schema if self.tool else None
         if schema is None or not found.ok:
             return []
-        if found.structured is None:
-            return ["The tool has an output schema but answered without structured content."]
         warning = check_output(schema, found.structured)
         return [warning] if warning else []
 

@@ -172,9 +172,8 @@ class Connection:
         return self._by_name.get(name)
 
     def _check(self, tool: Tool | None, arguments: dict[str, Any]) -> None:
-        if tool is None:
-            return
-        fault = check_arguments(tool.input_schema, arguments, self._settings.limits)
+        schema = {} if tool is None else tool.input_schema
+        fault = check_arguments(schema, arguments, self._settings.limits)
         if fault:
             raise InvalidArguments(fault, "Nothing was sent.")
 
@@ -220,7 +219,7 @@ class Connection:
             )
 
         try:
-            return await read_pages(fetch)
+            return await read_pages(fetch, self._settings.limits)
         except RpcError as error:
             if error.code != METHOD_NOT_FOUND:
                 raise

@@ -12,8 +12,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from mcp_types.version import LATEST_MODERN_VERSION
-
 from servers.limits import STRICT
 from servers.mcp.clocks import Clock
 from servers.mcp.schemas import check_arguments
@@ -38,9 +36,6 @@ def capabilities(version: str | None) -> dict[str, Any]:
     if version is None or version < "2025-06-18":
         return {}
     return {"elicitation": {} if version == "2025-06-18" else {"form": {}}}
-
-
-CAPABILITIES: Final = capabilities(LATEST_MODERN_VERSION)
 
 
 class Questions:
@@ -113,9 +108,10 @@ def default_answer(question: Question) -> Answer:
         for name, field in fields_of(question).items()
         if field.get("default") is not None
     }
-    answer = Answer("accept", defaults)
     # Consent that the form itself does not hold is nobody's to give.
-    return DECLINE if not defaults or fault_of_answer(answer, question) else answer
+    complete = bool(defaults) and all(name in defaults for name in required_of(question))
+    answer = Answer("accept", defaults)
+    return answer if complete and not fault_of_answer(answer, question) else DECLINE
 
 
 def fields_of(question: Question) -> dict[str, dict[str, Any]]:

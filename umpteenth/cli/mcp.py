@@ -207,10 +207,12 @@ def _call(
     from secrets_vault.errors import SecretError
     from servers.calling import call_once
     from servers.mcp.types import ServerError
+    from umpteenth.cli.asking import terminal_asker
 
     began = time.monotonic()
+    ask = terminal_asker(server.name)
     try:
-        result = asyncio.run(call_once(server, tool, arguments, timeout=timeout))
+        result = asyncio.run(call_once(server, tool, arguments, timeout=timeout, ask=ask))
     except (SecretError, ServerError) as error:
         words = " ".join(part for part in (str(error), getattr(error, "hint", "")) if part)
         return {
