@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from django.utils import timezone
 from jobs import beat, services, triggers
 from jobs.definition import JobData
 from jobs.models import Job, Lease, Run
-from servers.models import Check
+from servers import checks, health, inflight
+from servers.models import Check, Server
 from tests.fakes.runs import make_job, make_run, old_run
 from tests.fakes.server_rows import http_server
 from umpteenth import celery
@@ -281,3 +283,92 @@ def test_a_check_whose_worker_died_is_ended(sweeper: beat.Sweeper, sent: list[st
 def test_a_run_made_by_hand_still_starts_beside_the_schedule(sent: list[str]) -> None:
     job = make_job(cron="0 9 * * *", next_run_at=NOW + timedelta(days=1))
     assert make_run(job).status == Run.Status.QUEUED
+
+
+class TestHealth:
+    """U2: servers are looked at by themselves."""
+
+    @pytest.fixture
+    def server(self, sent: list[str]) -> Server:
+        return http_server()
+
+    def test_the_first_sweep_begins_anew_and_later_ones_start_what_is_due(
+        self, sweeper: beat.Sweeper, server: Server, sent: list[str]
+    ) -> None:
+        now = timezone.now()
+        Server.objects.update(failures=9, next_check_at=now + timedelta(hours=1))
+        sweeper.sweep(now)
+        server.refresh_from_db()
+        assert server.failures == 0
+        assert server.next_check_at is not None
+        assert server.next_check_at <= now + timedelta(seconds=1)
+        sweeper.sweep(now + timedelta(seconds=2))
+        check = Check.objects.get()
+        assert (check.kind, check.server) == ("health", server)
+        Server.objects.update(failures=5)
+        sweeper.sweep(now + timedelta(seconds=3))
+        assert Server.objects.get().failures == 5
+
+    def test_the_hint_of_a_health_check_goes_out(
+        self,
+        sweeper: beat.Sweeper,
+        server: Server,
+        sent: list[str],
+        django_capture_on_commit_callbacks: Any,
+    ) -> None:
+        now = timezone.now()
+        sweeper.sweep(now)
+        with django_capture_on_commit_callbacks(execute=True):
+            sweeper.sweep(now + timedelta(seconds=2))
+        assert sent == [str(Check.objects.get().pk)]
+
+    def test_a_beat_without_the_lease_leaves_servers_alone(
+        self, sweeper: beat.Sweeper, server: Server
+    ) -> None:
+        now = timezone.now()
+        beat.take_lease("somebody else", now)
+        Server.objects.update(next_check_at=now)
+        assert not sweeper.sweep(now)
+        assert not Check.objects.exists()
+
+    def test_a_beginning_that_failed_is_made_up_for(
+        self, sweeper: beat.Sweeper, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("jobs.beat.connection.close", lambda: None)
+        begun: list[datetime] = []
+
+        def restart(now: datetime) -> int:
+            begun.append(now)
+            if len(begun) == 1:
+                raise OperationalError("the database is away")
+            return 1
+
+        monkeypatch.setattr(health, "restart", restart)
+        for seconds in range(4):
+            sweeper.sweep(NOW + timedelta(seconds=seconds))
+        assert begun == [NOW, NOW + timedelta(seconds=1)]
+
+    def test_after_a_night_asleep_two_at_a_time_are_checked(self, sweeper: beat.Sweeper) -> None:
+        for number in range(6):
+            http_server(f"s{number}")
+        now = timezone.now()
+        sweeper.sweep(now)
+        sweeper.sweep(now + timedelta(hours=9))
+        assert Check.objects.filter(kind="health").count() == 2
+
+
+def test_old_checks_and_places_in_line_are_tidied_up_now_and_then(
+    sweeper: beat.Sweeper, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def note(what: str, *_: datetime) -> int:
+        done.append(what)
+        return 1
+
+    monkeypatch.setattr(checks, "prune", partial(note, "checks"))
+    monkeypatch.setattr(inflight, "sweep", partial(note, "places"))
+    for moment in (1000.0, 1001.0, 1599.0, 1600.0, 1601.0):
+        clock[0] = moment
+        sweeper.sweep(NOW)
+    assert done == ["checks", "places"] * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,8 @@ from django.utils import timezone
 from secrets_vault.services import set_secret
 from servers import checks
 from servers.checks import cancel_check, end_dead, request_check, run_check, waiting
-from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable
+from servers.connecting import connection_settings
+from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable, ToolList
 from servers.models import Check, Server
 from servers.probe import Found, Outcome, Progress, Stopped
 from servers.services import set_enabled, update_server
@@ -222,6 +223,43 @@ def test_the_heartbeat_goes_on_where_nothing_happens(monkeypatch: pytest.MonkeyP
         probe = ScriptedProbe(success("echo"), look, look, look)
         ran(http_server(), probe, monkeypatch)
     assert beats[0] < beats[1] < beats[2]
+
+
+def test_what_happened_by_itself_is_kept_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions that were declined and sessions that were renewed stand in the record."""
+    set_secret(actor=None, name="KEY", value="canary-value-1")
+    server = http_server(headers={"X-Key": "{{secret:KEY}}"})
+    probe = ScriptedProbe(success("echo"), lambda: None)
+    probe.shown = Progress(notices=["Declined: give me canary-value-1\x00", "n" * 2000])
+    check = ran(server, probe, monkeypatch)
+    assert check.notices[0] == "Declined: give me [secret KEY]"
+    assert len(check.notices[1]) == 1000
+
+
+@pytest.mark.parametrize("outcome", [success("echo"), ServerUnavailable("No route."), Stopped()])
+def test_warnings_about_the_settings_are_shown_however_it_ends(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U27: a token that was dropped is named."""
+
+    def settings(server: Server, **options: Any) -> Any:
+        made, mask = connection_settings(server, **options)
+        return replace(made, warnings=("@GONE was dropped.",)), mask
+
+    monkeypatch.setattr(checks, "connection_settings", settings)
+    if isinstance(outcome, Found):
+        tools = ToolList(outcome.tools.tools, ["One tool was left out."])
+        outcome = Found(outcome.connection, tools)
+    check = ran(http_server(), ScriptedProbe(outcome), monkeypatch)
+    also = ["One tool was left out."] if isinstance(outcome, Found) else []
+    assert check.warnings == ["@GONE was dropped.", *also]
+
+
+def test_a_check_that_its_asker_does_is_not_hinted(hints: list[Any]) -> None:
+    """But found by the sweep, should the asker be gone."""
+    check = request_check(http_server(), actor=None, hinted=False)
+    assert hints == []
+    assert waiting(timezone.now() + timedelta(seconds=4)) == [check.pk]
 
 
 def test_a_success_says_what_changed_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from servers.mcp.types import ServerUnavailable
+from servers.mcp import client
+from servers.mcp.types import (
+    Answer,
+    Asker,
+    ConnectionSettings,
+    Observer,
+    Question,
+    ServerUnavailable,
+)
 from servers.probe import Found, Probe, Stopped
 from tests.fakes.mcp_helpers import shell_settings, stdio_settings
 from tests.fakes.mcp_server import TOOLS, Behaviour
@@ -83,3 +93,59 @@ def test_what_nobody_foresaw_is_an_outcome_too() -> None:
     assert probe.wait(PATIENCE)
     assert isinstance(probe.outcome, ServerUnavailable)
     assert "who would have thought" in probe.outcome.message
+
+
+def give_up() -> None:
+    raise ServerUnavailable("That is all.")
+
+
+@pytest.mark.parametrize("has_asker", [True, False])
+def test_questions_go_to_the_asker_and_notices_onto_the_record(
+    has_asker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Test from a terminal is answered by the person; any other has nobody to ask."""
+    asked: list[Question] = []
+
+    async def ask(question: Question) -> Answer:
+        asked.append(question)
+        return Answer("decline")
+
+    @asynccontextmanager
+    async def connect(
+        settings: ConnectionSettings, *, spawn: Any, observer: Observer, ask: Asker | None
+    ) -> AsyncIterator[Any]:
+        answer = await ask(Question("Your name?")) if ask is not None else None
+        observer.notice("It was answered." if answer else "Nobody was there.")
+        give_up()
+        yield
+
+    monkeypatch.setattr(client, "connect", connect)
+    probe = Probe(stdio_settings(), BareSpawner(), ask if has_asker else None)
+    probe.start()
+    assert probe.wait(PATIENCE)
+    assert asked == ([Question("Your name?")] if has_asker else [])
+    words = "It was answered." if has_asker else "Nobody was there."
+    assert probe.progress().notices == [words]
+
+
+def test_a_server_that_never_stops_talking_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def connect(
+        settings: ConnectionSettings, *, spawn: Any, observer: Observer, ask: Asker | None
+    ) -> AsyncIterator[Any]:
+        for number in range(1000):
+            observer.step(f"step {number}")
+            observer.notice(f"notice {number}")
+            observer.stderr("x" * 10_000)
+        give_up()
+        yield
+
+    monkeypatch.setattr(client, "connect", connect)
+    probe = Probe(stdio_settings(), BareSpawner())
+    probe.start()
+    assert probe.wait(PATIENCE)
+    shown = probe.progress()
+    assert (len(shown.steps), len(shown.notices)) == (50, 50)
+    assert (len(shown.last_stderr), len(probe.stderr_tail)) == (500, 8192)
