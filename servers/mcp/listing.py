@@ -6,13 +6,14 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from servers.limits import MAX_TOOL_NAME, STANDARD, Limits
 from servers.mcp.schema_words import bytes_in_words
-from servers.mcp.schemas import fault_of, size_fault_of
+from servers.mcp.schemas import ReadSchema, read_schema
 from servers.mcp.types import Tool, ToolList
-from umpteenth.core.text import clean, clean_json
+from umpteenth.core.text import clean
 
 # Asks for one page; None asks for the first.
 FetchPage = Callable[[str | None], Awaitable[dict[str, Any]]]
@@ -105,16 +106,16 @@ class _Reader:
                     "the rest is left out."
                 )
                 return False
-            tool, notes = read_tool(item, self._limits)
+            found = read_tool(item, self._limits)
         except _BadTool as reason:
             self._warn_once(f"Tool {_label(item, self._position)} is left out: {reason}.")
             return True
-        for note in notes:
-            self._warn_once(f"Tool “{clean(name, 100)}”: {note}.")
-        return self._keep(tool)
+        if found.note:
+            self._warn_once(f"Tool “{clean(name, 100)}”: {found.note}.")
+        return self._keep(found)
 
-    def _keep(self, tool: Tool) -> bool:
-        self._bytes += _size(tool)
+    def _keep(self, found: ReadTool) -> bool:
+        self._bytes += found.size
         if self._bytes > self._limits.definition_bytes:
             most = bytes_in_words(self._limits.definition_bytes)
             self.warn(
@@ -122,7 +123,7 @@ class _Reader:
                 "the rest is left out."
             )
             return False
-        self.tools[tool.name] = tool
+        self.tools[found.tool.name] = found.tool
         return True
 
 
@@ -140,26 +141,37 @@ def read_name(item: Any) -> str:
     return name
 
 
-def read_tool(item: Any, limits: Limits = STANDARD) -> tuple[Tool, list[str]]:
-    """A tool from its raw definition, and what is odd about it but harmless.
+@dataclass(frozen=True)
+class ReadTool:
+    """A tool, the bytes of its definition, and what is odd about it but harmless."""
 
-    Tolerant of all but name and input schema (D08, D11). Raises `_BadTool`.
+    tool: Tool
+    size: int
+    note: str = ""
+
+
+def read_tool(item: Any, limits: Limits = STANDARD) -> ReadTool:
+    """A tool from its raw definition, tolerant of all but name and input schema (D08, D11).
+
+    Raises `_BadTool`.
     """
     name = read_name(item)
     raw_annotations = item.get("annotations")
     annotations = raw_annotations if isinstance(raw_annotations, dict) else {}
-    output_schema, note = _output_schema(item.get("outputSchema"), limits)
+    given = _input_schema(item.get("inputSchema"), limits)
+    gives, note = _output_schema(item.get("outputSchema"), limits)
     tool = Tool(
         name=name,
         title=_text(item.get("title")) or _text(annotations.get("title")),
         description=_text(item.get("description"), None),
-        input_schema=_input_schema(item.get("inputSchema"), limits),
-        output_schema=output_schema,
+        input_schema=given.schema or {},
+        output_schema=gives.schema,
         read_only=_hint(annotations.get("readOnlyHint")),
         destructive=_hint(annotations.get("destructiveHint")),
         open_world=_hint(annotations.get("openWorldHint")),
     )
-    return tool, [note] if note else []
+    words = len(name.encode()) + len(tool.description.encode())
+    return ReadTool(tool, words + given.size + gives.size, note)
 
 
 def _text(value: Any, limit: int | None = 300) -> str:
@@ -170,10 +182,10 @@ def _hint(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _input_schema(value: Any, limits: Limits) -> dict[str, Any]:
+def _input_schema(value: Any, limits: Limits) -> ReadSchema:
     """The schema of the arguments; absent means an object without known properties."""
     if value is None:
-        return dict(EMPTY_SCHEMA)
+        return ReadSchema(dict(EMPTY_SCHEMA))
     if not isinstance(value, dict):
         raise _BadTool("its input schema is no object")
     value = _without_nulls(value)
@@ -182,28 +194,23 @@ def _input_schema(value: Any, limits: Limits) -> dict[str, Any]:
         raise _BadTool(f"its input schema is of type {clean(json.dumps(kind), 50)}, not object")
     if not isinstance(value.get("properties", {}), dict):
         raise _BadTool("the properties of its input schema are no object")
-    # Size first: what is too large is neither copied nor compiled.
-    fault = size_fault_of(value, limits)
-    schema: dict[str, Any] = {} if fault else clean_json(value)
-    fault = fault or fault_of(schema, limits)
-    if fault:
-        raise _BadTool(f"its input schema {fault}")
-    return schema
+    found = read_schema(value, limits)
+    if found.fault or found.schema is None:
+        raise _BadTool(f"its input schema {found.fault}")
+    return found
 
 
-def _output_schema(value: Any, limits: Limits) -> tuple[dict[str, Any] | None, str]:
+def _output_schema(value: Any, limits: Limits) -> tuple[ReadSchema, str]:
     """The schema of structured results and what is odd about it: it never costs the tool (D14)."""
     if value is None:
-        return None, ""
+        return ReadSchema(None), ""
     if not isinstance(value, dict):
-        return None, "its output schema is no object and is ignored"
-    value = _without_nulls(value)
-    fault = size_fault_of(value, limits)
-    if fault:
-        return None, f"its output schema {fault} and is ignored"
-    schema: dict[str, Any] = clean_json(value)
-    fault = fault_of(schema, limits)
-    return schema, f"its output schema {fault}; results are not checked" if fault else ""
+        return ReadSchema(None), "its output schema is no object and is ignored"
+    found = read_schema(_without_nulls(value), limits)
+    if not found.fault:
+        return found, ""
+    then = "results are not checked" if found.schema is not None else "it is ignored"
+    return found, f"its output schema {found.fault}; {then}"
 
 
 def _without_nulls(schema: dict[str, Any]) -> dict[str, Any]:
@@ -217,8 +224,3 @@ def _label(item: Any, position: int) -> str:
     name = item.get("name") if isinstance(item, dict) else None
     shown = clean(name, 100) if isinstance(name, str) else ""
     return f"“{shown}”" if shown else f"number {position}"
-
-
-def _size(tool: Tool) -> int:
-    schemas = json.dumps([tool.input_schema, tool.output_schema], ensure_ascii=False)
-    return len(tool.name.encode()) + len(tool.description.encode()) + len(schemas.encode())

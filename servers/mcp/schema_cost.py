@@ -34,31 +34,42 @@ _UNEVALUATED_FACTOR: Final = 3
 
 @dataclass
 class Size:
-    """`depth` counts containers inside each other, `nodes` all values, `characters` those of
-    all texts and keys."""
+    """`depth` counts containers inside each other, `nodes` all values."""
 
     depth: int = 0
-    nodes: int = 0
-    characters: int = 0
+    nodes: int = 1
 
 
 def measure(value: Any, *, max_depth: int, max_nodes: int) -> Size:
     """How large a JSON value is. Stops counting once it is over either limit."""
     size = Size()
-    pending: list[tuple[Any, int]] = [(value, 1)]
-    while pending and size.nodes <= max_nodes and size.depth <= max_depth:
-        item, depth = pending.pop()
-        size.nodes += 1
-        if isinstance(item, str):
-            size.characters += len(item)
-        elif isinstance(item, dict):
-            size.depth = max(size.depth, depth)
-            size.characters += sum(len(key) for key in item if isinstance(key, str))
-            pending.extend((child, depth + 1) for child in item.values())
-        elif isinstance(item, list | tuple):
-            size.depth = max(size.depth, depth)
-            pending.extend((child, depth + 1) for child in item)
+    level = [value] if isinstance(value, dict | list | tuple) else []
+    while level and size.nodes <= max_nodes and size.depth <= max_depth:
+        size.depth += 1
+        size.nodes += sum(map(len, level))
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, dict | list | tuple)
+        ]
     return size
+
+
+def _count_characters(value: Any) -> int:
+    """Of all texts and keys, about which patterns go."""
+    count = 0
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            count += len(item)
+        elif isinstance(item, dict):
+            pending.extend(item)
+            pending.extend(item.values())
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+    return count
 
 
 class _TooMuch(Exception):
@@ -75,6 +86,7 @@ class Price:
         self._places: dict[str, Any] = {}
         self._nested_ids = False
         self.has_alternatives = False
+        self._has_patterns = False
         self._survey()
         self._unfolded = self._unfold()
 
@@ -82,9 +94,11 @@ class Price:
         """About how many steps checking `value` takes; None where that is too much or unknown."""
         if self._unfolded is not None:
             most = MAX_STEPS // self._unfolded
-            size = measure(value, max_depth=1000, max_nodes=most)
-            if size.nodes + size.characters <= most and not self._backtracking:
-                return self._unfolded * (size.nodes + size.characters)
+            size = measure(value, max_depth=1000, max_nodes=most).nodes
+            if size <= most and self._has_patterns:
+                size += _count_characters(value)
+            if size <= most and not self._backtracking:
+                return self._unfolded * size
         try:
             steps = _Walk(self).steps(self._root, value)
         except (_TooMuch, RecursionError):
@@ -142,6 +156,7 @@ class Price:
             if item is not self._root:
                 self._nested_ids |= any(isinstance(item.get(word), str) for word in ("$id", "id"))
             self.has_alternatives |= "anyOf" in item or "oneOf" in item
+            self._has_patterns |= "pattern" in item or "patternProperties" in item
 
     def _unfold(self) -> int | None:
         """The number of steps for one value if every reference were written out; None for
@@ -266,13 +281,6 @@ def _mapping(schema: dict[str, Any], word: str) -> dict[str, Any]:
 
 def _factor(schema: dict[str, Any]) -> int:
     return _UNEVALUATED_FACTOR if any(word in schema for word in _UNEVALUATED) else 1
-
-
-def count_references(schema: Any) -> int:
-    """How many references a schema holds, whatever they lead to."""
-    return sum(
-        sum(isinstance(item.get(word), str) for word in _REFERENCES) for item in _objects(schema)
-    )
 
 
 def _objects(schema: Any) -> Iterator[dict[str, Any]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 from typing import Any, Final
@@ -17,7 +19,7 @@ from typing import Any, Final
 import jsonschema_rs
 
 from servers.limits import Limits
-from servers.mcp.schema_cost import Price, count_references, measure
+from servers.mcp.schema_cost import Price, measure
 from servers.mcp.schema_words import (
     MASK,
     bytes_in_words,
@@ -25,7 +27,7 @@ from servers.mcp.schema_words import (
     describe_all,
     describe_schema_fault,
 )
-from umpteenth.core.text import clean, storable_json
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, storable_json
 
 MAX_REFERENCES: Final = 5000
 BACKTRACK_LIMIT: Final = 10_000
@@ -35,6 +37,10 @@ CACHED_BYTES: Final = 16 * 1024 * 1024  # of schemas as text
 BYTES_PER_FAULT: Final = 20_000
 MAX_SPELLED_STEPS: Final = 2000
 MAX_SPELLED_BYTES: Final = 32 * 1024 * 1024
+
+_REFERENCE: Final = re.compile(r'"\$(?:ref|dynamicRef|recursiveRef)":')
+# How JSON writes control characters; a line end and a tab are none here.
+_ESCAPED_CONTROL: Final = re.compile(r"\\[bfru]")
 
 _LINEAR: Final = jsonschema_rs.RegexOptions()
 _BACKTRACKING: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
@@ -67,25 +73,47 @@ class _Compiled:
         return Price(self._schema, backtracking=self._backtracking)
 
 
+@dataclass(frozen=True)
+class ReadSchema:
+    """`schema` is cleaned, and None if it is too large to be kept; `fault` says why it cannot be
+    used (see `fault_of`); `size` is in bytes of JSON."""
+
+    schema: dict[str, Any] | None
+    fault: str = ""
+    size: int = 0
+
+
 def fault_of(schema: dict[str, Any], limits: Limits) -> str:
     """Why a tool's schema cannot be used; empty if it can (D08, A42, A43).
 
     The words end a sentence that begins with `its input schema`: `is nested deeper than 32
     levels (max_depth)`. Takes up to some milliseconds for large schemas.
     """
-    fault = size_fault_of(schema, limits)
-    if fault:
-        return fault
+    return read_schema(schema, limits).fault
+
+
+def read_schema(schema: dict[str, Any], limits: Limits) -> ReadSchema:
+    """A schema as a server sent it: cleaned, bounded and tried."""
     try:
-        _compile(schema)
+        text = _text_of(schema)
+        fault = _size_fault(schema, text, limits, limits.schema_bytes, "max_schema_bytes")
+    except (TypeError, ValueError, RecursionError) as error:
+        fault = f"is no JSON: {error}"
+    if fault:
+        return ReadSchema(None, fault)
+    cleaned = schema if _is_clean(text, limits) else clean_json(schema)
+    try:
+        _compile(cleaned, text)
     except _Unusable as reason:
-        return str(reason)
-    return ""
+        fault = str(reason)
+    return ReadSchema(cleaned, fault, _bytes_of(text))
 
 
-def size_fault_of(schema: dict[str, Any], limits: Limits) -> str:
-    """Like `fault_of`, but looks at bytes, depth and nodes alone."""
-    return _size_fault(schema, limits, limits.schema_bytes, "max_schema_bytes")
+def _is_clean(text: str, limits: Limits) -> bool:
+    """Whether cleaning the value behind this JSON would change nothing, which is soon told."""
+    return (
+        limits.depth <= MAX_JSON_DEPTH and not _ESCAPED_CONTROL.search(text) and clean(text) == text
+    )
 
 
 def check_arguments(schema: dict[str, Any], arguments: dict[str, Any], limits: Limits) -> str:
@@ -95,7 +123,8 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any], limits: L
     whose check would take too long, refuses nothing: the server checks too.
     """
     try:
-        fault = _size_fault(arguments, limits, limits.argument_bytes, "max_argument_bytes")
+        text = _text_of(arguments)
+        fault = _size_fault(arguments, text, limits, limits.argument_bytes, "max_argument_bytes")
     except (TypeError, ValueError, RecursionError) as error:
         return f"The arguments cannot be sent as JSON: {error}."
     if fault:
@@ -125,22 +154,24 @@ def check_output(schema: dict[str, Any], structured: Any) -> str:
     return f"The result does not match the tool's output schema: {faults}." if faults else ""
 
 
-def _size_fault(value: Any, limits: Limits, most: int, option: str) -> str:
+def _size_fault(value: Any, text: str, limits: Limits, most: int, option: str) -> str:
+    if len(text) > most or _bytes_of(text) > most:
+        return f"is larger than {bytes_in_words(most)} ({option})"
     size = measure(value, max_depth=limits.depth, max_nodes=limits.nodes)
     if size.depth > limits.depth:
         return f"is nested deeper than {limits.depth} levels (max_depth)"
     if size.nodes > limits.nodes:
         return f"holds more than {limits.nodes} values (max_nodes)"
-    if len(_text_of(value)) > most:
-        return f"is larger than {bytes_in_words(most)} ({option})"
     return ""
 
 
-def _text_of(value: Any) -> bytes:
+def _text_of(value: Any) -> str:
     """As it goes over the wire. Raises what `json` raises for what is no JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
-        errors="replace"
-    )
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def _faults(compiled: _Compiled, value: Any) -> str | None:
@@ -159,7 +190,7 @@ def _faults(compiled: _Compiled, value: Any) -> str | None:
 
 
 def _spelled(compiled: _Compiled, value: Any, steps: int) -> str:
-    size = steps * (BYTES_PER_FAULT + len(_text_of(value)))
+    size = steps * (BYTES_PER_FAULT + _bytes_of(_text_of(value)))
     if steps <= MAX_SPELLED_STEPS and size <= MAX_SPELLED_BYTES:
         return describe_all(compiled.validator.iter_errors(value))
     if compiled.price.has_alternatives:  # each of them would be spelled out
@@ -171,9 +202,9 @@ def _spelled(compiled: _Compiled, value: Any, steps: int) -> str:
     return ""
 
 
-def _compile(schema: dict[str, Any]) -> _Compiled:
+def _compile(schema: dict[str, Any], text: str) -> _Compiled:
     """Raises `_Unusable` with what is wrong in the first dialect that comes into question."""
-    if count_references(schema) > MAX_REFERENCES:
+    if len(_REFERENCE.findall(text)) > MAX_REFERENCES:
         raise _Unusable(f"holds more than {MAX_REFERENCES} references")
     fault = ""
     for dialect in (jsonschema_rs.validator_for,) if "$schema" in schema else _DIALECTS:
@@ -248,12 +279,12 @@ class _Cache:
     def compiled(self, schema: dict[str, Any]) -> _Compiled:
         """Raises `_Unusable`."""
         text = _text_of(schema)
-        key = hashlib.sha256(text).digest()
+        key = hashlib.sha256(text.encode(errors="replace")).digest()
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key][0]
-        compiled = _compile(schema)
+        compiled = _compile(schema, text)
         with self._lock:
             self._put(key, compiled, len(text))
         return compiled

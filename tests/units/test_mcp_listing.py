@@ -164,8 +164,8 @@ def test_schemas_that_can_be_meant_are_accepted(
     definition: dict[str, Any], schema: dict[str, Any]
 ) -> None:
     """D08; a missing schema is an empty object schema."""
-    tool, notes = read_tool({"name": "a", **definition})
-    assert (tool.input_schema, notes) == (schema, [])
+    found = read_tool({"name": "a", **definition})
+    assert (found.tool.input_schema, found.note) == (schema, "")
 
 
 async def test_null_hints_and_odd_fields_count_as_absent() -> None:
@@ -190,7 +190,7 @@ async def test_null_hints_and_odd_fields_count_as_absent() -> None:
 
 async def test_hints_title_and_schemas_are_read() -> None:
     """P33, P73."""
-    tool, notes = read_tool(
+    found = read_tool(
         {
             "name": "delete",
             "description": "Deletes",
@@ -203,7 +203,8 @@ async def test_hints_title_and_schemas_are_read() -> None:
             },
         }
     )
-    assert notes == []
+    tool = found.tool
+    assert found.note == ""
     assert tool.title == "Delete it"
     assert (tool.read_only, tool.destructive, tool.open_world) == (False, True, False)
     assert tool.output_schema == {"type": "object"}
@@ -326,7 +327,7 @@ def deep_schema(depth: int) -> dict[str, Any]:
         (deep_schema(31), deep_schema(33), "is nested deeper than 32 levels (max_depth)"),
         (
             {"enum": list(range(900))},
-            {"enum": [[]] * 10_000},
+            {"enum": [0] * 7_000 + [[0]] * 1_500},
             "holds more than 10000 values (max_nodes)",
         ),
     ],
@@ -341,7 +342,7 @@ async def test_a_schema_over_a_strict_limit_costs_its_tool_alone(
     assert found.warnings == [f"Tool “bad” is left out: its input schema {reason}."]
     found = await read_items([{"name": "bad", "outputSchema": bad}], STRICT)
     assert found.tools[0].output_schema is None
-    assert found.warnings == [f"Tool “bad”: its output schema {reason} and is ignored."]
+    assert found.warnings == [f"Tool “bad”: its output schema {reason}; it is ignored."]
 
 
 async def test_the_strict_profile_takes_64_tools_and_20_pages() -> None:
