@@ -327,8 +327,8 @@ def deep_schema(depth: int) -> dict[str, Any]:
         (deep_schema(31), deep_schema(33), "is nested deeper than 32 levels (max_depth)"),
         (
             {"enum": list(range(900))},
-            {"enum": [0] * 7_000 + [[0]] * 1_500},
-            "holds more than 10000 values (max_nodes)",
+            {"enum": list(range(1100))},
+            "holds more than 1000 values (max_nodes)",
         ),
     ],
 )
@@ -337,10 +337,11 @@ async def test_a_schema_over_a_strict_limit_costs_its_tool_alone(
 ) -> None:
     """A42, A43: the profile for servers of strangers."""
     items = [{"name": "good", "inputSchema": good}, {"name": "bad", "inputSchema": bad}]
-    found = await read_items([*items, *named("last")], STRICT)
+    limits = replace(STRICT, nodes=1000)
+    found = await read_items([*items, *named("last")], limits)
     assert names(found) == ["good", "last"]
     assert found.warnings == [f"Tool “bad” is left out: its input schema {reason}."]
-    found = await read_items([{"name": "bad", "outputSchema": bad}], STRICT)
+    found = await read_items([{"name": "bad", "outputSchema": bad}], limits)
     assert found.tools[0].output_schema is None
     assert found.warnings == [f"Tool “bad”: its output schema {reason}; it is ignored."]
 
