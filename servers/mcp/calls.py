@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from servers.limits import TimeLimit, call_limit
 from servers.mcp.clocks import Clock
 from servers.mcp.elicitation import ELICITATION, Questions
-from servers.mcp.errors import HttpRefusal, NothingSent, RpcError
+from servers.mcp.errors import HttpRefusal, NothingSent, NotMcp, RpcError, SessionExpired
 from servers.mcp.ongoing import Ongoing
 from servers.mcp.results import failed_result, read_result
 from servers.mcp.retries import wait_before_next
@@ -23,10 +23,11 @@ from servers.mcp.schemas import check_output
 from servers.mcp.types import (
     CallResult,
     CallTimedOut,
-    ConnectionLost,
     ConnectionSettings,
+    LoginRequired,
     Observer,
     ServerError,
+    ServerUnavailable,
     Tool,
 )
 from umpteenth.core.text import clean
@@ -70,7 +71,7 @@ class Call:
         except TimeoutError:
             in_doubt = self.ongoing.sent and not self._is_read_only
             raise timed_out(clock, in_doubt=in_doubt) from None
-        except (ConnectionLost, HttpRefusal) as error:
+        except ServerError as error:
             raise self._in_doubt(error) from None
 
     async def _attempts(self) -> CallResult:
@@ -155,13 +156,22 @@ class Call:
         return self.tool is not None and self.tool.read_only is True
 
     def _in_doubt(self, error: ServerError) -> ServerError:
-        """A gateway that gives up says nothing of the server behind it."""
-        sure = isinstance(error, NothingSent) or self._is_read_only
-        if sure or (isinstance(error, HttpRefusal) and error.status < 500):
+        if self._is_read_only or not self.ongoing.sent or _surely_not_run(error):
             return error
         error.message = f"{error.message.rstrip()} {IN_DOUBT}"
         error.args = (error.message,)
         return error
+
+
+def _surely_not_run(error: ServerError) -> bool:
+    """A gateway that gives up says nothing of the server behind it, a refusal does."""
+    if isinstance(error, HttpRefusal):
+        return error.status < 500
+    if isinstance(error, SessionExpired):
+        return error.not_run
+    # No connection came about; but what answers in no protocol may have done it all the same.
+    never_reached = isinstance(error, ServerUnavailable) and not isinstance(error, NotMcp)
+    return never_reached or isinstance(error, NothingSent | LoginRequired)
 
 
 def timed_out(clock: Clock, *, in_doubt: bool) -> CallTimedOut:

@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx2
@@ -100,8 +100,30 @@ def flatten(error: BaseException, settings_name: str) -> ServerError:
     return ServerUnavailable(f"The connection to {settings_name} failed.")
 
 
-def explain_http(error: Exception, url: str, connect_timeout: float) -> ServerUnavailable:
-    """A transport error of the HTTP client as a sentence that names the cause."""
+# The connection stood: the server may have read the request before it broke (A49).
+_BROKEN_IN_USE: Final = (
+    httpx2.ReadError,
+    httpx2.WriteError,
+    httpx2.CloseError,
+    httpx2.RemoteProtocolError,
+    httpx2.ReadTimeout,
+    httpx2.WriteTimeout,
+    httpx2.DecodingError,
+)
+
+
+def explain_http(error: Exception, url: str, connect_timeout: float) -> ServerError:
+    """A transport error of the HTTP client as a sentence that names the cause.
+
+    `ConnectionLost` where the request may have been read, else `ServerUnavailable`.
+    """
+    found = _explain_http(error, url, connect_timeout)
+    if isinstance(error, _BROKEN_IN_USE):
+        return ConnectionLost(found.message, found.hint)
+    return found
+
+
+def _explain_http(error: Exception, url: str, connect_timeout: float) -> ServerUnavailable:
     parts = urlsplit(url)
     host = parts.hostname or ""
     place = f"{host}:{parts.port}" if parts.port else host
