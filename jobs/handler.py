@@ -10,22 +10,29 @@ from uuid import UUID
 
 from jobs import services
 from jobs.broker.protocol import BrokerError
-from jobs.models import Attachment, Job, Run, StateEntry
-from jobs.toolbox import CallMeter, Toolbox, ToolNotFound
+from jobs.models import Job, Run, StateEntry
+from jobs.toolbox import CallMeter, Toolbox, ToolNotFound, ToolRefused
 from servers.mcp.types import CallResult, ServerError
 
 if TYPE_CHECKING:
     from jobs.timeline import Recorder
+
+WITHOUT_MCP = "This run goes without MCP servers."
 
 # Runs a function on the run's database thread.
 Database = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class RunHandler:
-    """Implements `jobs.broker.BrokerHandler` for one run."""
+    """Implements `jobs.broker.BrokerHandler` for one run; `toolbox` None: without MCP (U6)."""
 
     def __init__(
-        self, run: Run, toolbox: Toolbox, recorder: Recorder, meter: CallMeter, database: Database
+        self,
+        run: Run,
+        toolbox: Toolbox | None,
+        recorder: Recorder,
+        meter: CallMeter,
+        database: Database,
     ) -> None:
         self.outputs: dict[str, Any] = {}
         self.summary_text = ""
@@ -40,7 +47,7 @@ class RunHandler:
         details = {"server": server} if server else {}
         async with _Noted(self, "mcp_tools", details) as noted:
             try:
-                found = await self._toolbox.list_tools(server)
+                found = await self._tools().list_tools(server)
             except (ToolNotFound, ServerError) as error:
                 raise BrokerError(str(error)) from None
             noted.details["count"] = len(found)
@@ -48,13 +55,20 @@ class RunHandler:
 
     async def mcp_call(self, server: str, tool: str, arguments: dict[str, Any]) -> CallResult:
         try:
-            return await self._toolbox.call(server, tool, arguments)
+            return await self._tools().call(server, tool, arguments)
+        except ToolRefused as error:  # on the timeline already
+            raise BrokerError(str(error)) from None
         except (ToolNotFound, ServerError) as error:
             if self._meter.admit(side_effects=False):
                 call = {"command": "mcp_call", "server": server, "tool": tool}
                 outcome = {"ok": False, "error": str(error)}
                 self._recorder.record("broker.call", {**call, **outcome})
             raise BrokerError(str(error)) from None
+
+    def _tools(self) -> Toolbox:
+        if self._toolbox is None:
+            raise ToolNotFound(WITHOUT_MCP)
+        return self._toolbox
 
     async def state_get(self, key: str) -> Any:
         async with _Noted(self, "state_get", {"key": key}) as noted:
@@ -127,14 +141,6 @@ class _Noted:
         if isinstance(error, asyncio.CancelledError):
             reason = "the script or its run ended before the answer came"
         self._handler.note(self._command, self.details, reason, writes=self._writes)
-
-
-def may_call(job_id: UUID, server_id: UUID, tool: str) -> bool:
-    """Asked right before a call is sent: attached, enabled, on the list, as it stands now."""
-    rows = Attachment.objects.filter(job_id=job_id, server_id=server_id, server__enabled=True)
-    for allowed in rows.values_list("allowed_tools", flat=True):
-        return allowed is None or tool in allowed
-    return False
 
 
 def _tool_entry(server: str, tool: Any) -> dict[str, Any]:

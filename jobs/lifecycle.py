@@ -21,6 +21,7 @@ from django.db.models import F, Q, QuerySet
 
 from jobs import timeline
 from jobs.models import Job, Run
+from servers import inflight
 from umpteenth.core.clock import database_now
 from umpteenth.core.text import clean
 
@@ -110,8 +111,11 @@ def begin(run_id: UUID, token: str) -> bool:
 
 
 def heartbeat(run_id: UUID, token: str) -> bool:
-    """Say that the worker lives. False: the claim is lost."""
-    return bool(_claimed(run_id, token).update(heartbeat_at=database_now()))
+    """Say that the worker lives, and keep its calls' slots. False: the claim is lost."""
+    if not _claimed(run_id, token).update(heartbeat_at=database_now()):
+        return False
+    inflight.renew(token)
+    return True
 
 
 def is_cancelled(run_id: UUID, token: str) -> bool:
@@ -167,9 +171,10 @@ def _claimed(run_id: UUID, token: str) -> QuerySet[Run]:
 
 def _end(condition: QuerySet[Run], run_id: UUID, outcome: Outcome) -> bool:
     """Inside a transaction: the last change of a run, if the condition still holds."""
-    job_id = Run.objects.filter(pk=run_id).values_list("job_id", flat=True).first()
-    if job_id is None or not condition.exists():
+    claimed = condition.values_list("job_id", "claim_token").first()
+    if claimed is None:
         return False
+    job_id, token = claimed
     lock_job(job_id)
     error = clean(outcome.error, MAX_ERROR)
     # The event comes first, so that nobody sees a finished run without its last event.
@@ -183,6 +188,8 @@ def _end(condition: QuerySet[Run], run_id: UUID, outcome: Outcome) -> bool:
         return False
     timeline.append(run_id, [timeline.status_event(outcome.status, error)])
     Job.objects.filter(pk=job_id, active_run=run_id).update(active_run=None)
+    if token:
+        transaction.on_commit(partial(inflight.drop, token))
     transaction.on_commit(partial(_hint_next, job_id))
     return True
 

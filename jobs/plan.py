@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 from uuid import UUID
 
 from jobs.connections import AttachedServer, ServerLink
 from jobs.definition import unrestricted_allowed
 from jobs.models import Attachment, Job, Run
+from jobs.permission import DETACHED, DISABLED, Permission
 from secrets_vault import services as vault
 from servers.mcp.types import ServerError
 from servers.models import Server
+from servers.policy import Policy
 from servers.services import connection_settings
 
 
@@ -49,9 +52,7 @@ def make_plan(run_id: UUID) -> Plan:
         )
     secrets: dict[str, str] = {}
     env = _environment(run, secrets)
-    attachments = Attachment.objects.filter(job=job).select_related("server")
-    wanted = not run.disable_mcp
-    servers = tuple(_server(row, job, secrets, wanted=wanted) for row in attachments)
+    servers = () if run.disable_mcp else _servers(run, secrets)
     return Plan(
         run=run,
         script=job.script,
@@ -85,7 +86,12 @@ def _environment(run: Run, secrets: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def _server(row: Attachment, job: Job, secrets: dict[str, str], *, wanted: bool) -> AttachedServer:
+def _servers(run: Run, secrets: dict[str, str]) -> tuple[AttachedServer, ...]:
+    attachments = Attachment.objects.filter(job=run.job_id).select_related("server")
+    return tuple(_server(row, run, secrets) for row in attachments)
+
+
+def _server(row: Attachment, run: Run, secrets: dict[str, str]) -> AttachedServer:
     server = row.server
     attached = AttachedServer(
         id=server.pk,
@@ -93,16 +99,34 @@ def _server(row: Attachment, job: Job, secrets: dict[str, str], *, wanted: bool)
         transport=server.transport,
         enabled=server.enabled,
         version=server.connection_version,
-        allowed_tools=None if row.allowed_tools is None else tuple(row.allowed_tools),
+        permission=_permission(run.trust, row.allowed_tools, server.policy),
     )
-    if not (wanted and server.enabled):
+    if not server.enabled:
         return attached
     try:
-        settings, mask = connection_settings(server, job_name=job.name)
+        # U61-U64: the person who started the run, where the server wants to know.
+        settings, mask = connection_settings(server, job_name=run.job.name, actor=run.actor_name)
     except (vault.SecretError, vault.UnknownKey, vault.DecryptionFailed, ServerError) as error:
         return replace(attached, problem=str(error))
     secrets.update(mask)
     return replace(attached, settings=settings)
+
+
+def permission_now(job_id: UUID, trust: str, server_id: UUID) -> Permission:
+    """What a run may do with a server, as it stands in the database at this moment."""
+    rows = Attachment.objects.filter(job_id=job_id, server_id=server_id)
+    for allowed, enabled, policy in rows.values_list(
+        "allowed_tools", "server__enabled", "server__policy"
+    ):
+        if not enabled:
+            return Permission(trust, problem=DISABLED)
+        return _permission(trust, allowed, policy)
+    return Permission(trust, problem=DETACHED)
+
+
+def _permission(trust: str, allowed: list[str] | None, policy: Mapping[str, Any]) -> Permission:
+    tools = None if allowed is None else tuple(allowed)
+    return Permission(trust, tools, Policy.from_json(policy))
 
 
 def remember(links: Iterable[ServerLink]) -> None:

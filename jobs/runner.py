@@ -23,15 +23,15 @@ from django.db import DatabaseError, close_old_connections, connection
 from jobs import lifecycle
 from jobs.broker.server import Broker, new_token
 from jobs.collect import collect
-from jobs.connections import ServerLink
-from jobs.handler import RunHandler, may_call
+from jobs.handler import WITHOUT_MCP, RunHandler
 from jobs.lifecycle import Outcome, Status
-from jobs.plan import Plan, PlanError, make_plan, remember
+from jobs.plan import Plan, PlanError, make_plan
+from jobs.reach import Reach
 from jobs.sandbox import base as sandbox
 from jobs.sandbox.runtime import socket_path
 from jobs.streams import Budget, OutputStream, catch_up
 from jobs.timeline import LostClaim, Recorder
-from jobs.toolbox import CallMeter, Toolbox
+from jobs.toolbox import CallMeter
 from jobs.workplace import Workplace, command
 from umpteenth.core import deadlines
 from umpteenth.core.config import get_options
@@ -201,40 +201,33 @@ class Execution:
             logger.exception("run %s has no place on the disk", self.run_id)
             reason = error.strerror or type(error).__name__
             return self._failed(f"The run's directory could not be made on the worker: {reason}.")
-        links = self._connect(plan)
         meter = CallMeter(self.recorder)
-        permit = partial(self._permit, plan.run.job_id)
-        toolbox = Toolbox(links, self.recorder, permit, meter)
+        reach = self._reach(plan, meter)
+        toolbox = reach.toolbox if reach else None
         handler = RunHandler(plan.run, toolbox, self.recorder, meter, self.database)
         self._handler = handler
         try:
             outcome = await self._with_broker(plan, place, handler)
             await self._collect(place)
-            await self.database(partial(remember, list(links.values())))
+            if reach:
+                await reach.remember()
             return outcome
         finally:
-            await asyncio.gather(*(link.close() for link in links.values()))
+            if reach:
+                await reach.close()
             meter.close()
             await asyncio.to_thread(place.remove)
+
+    def _reach(self, plan: Plan, meter: CallMeter) -> Reach | None:
+        """None where the run goes without MCP: nothing of it is even made (U6)."""
+        if plan.run.disable_mcp:
+            self.recorder.record("log", {"message": WITHOUT_MCP})
+            return None
+        return Reach(plan, self.token, self.recorder, meter, self.database)
 
     def _make_place(self, plan: Plan) -> Workplace:
         base = get_options().data_dir / "runs"
         return Workplace.make(base, self.run_id, script=plan.script, input=plan.run.input)
-
-    def _connect(self, plan: Plan) -> dict[str, ServerLink]:
-        """All at once; nothing waits for a server that it does not use (P70, F01)."""
-        links: dict[str, ServerLink] = {}
-        for server in plan.servers:
-            if plan.run.disable_mcp or not server.enabled:
-                reason = "disabled" if not server.enabled else "this run goes without MCP servers"
-                self.recorder.record("server.skipped", {"server": server.name, "reason": reason})
-                continue
-            links[server.name] = ServerLink(server, self.recorder, network=plan.network)
-            links[server.name].start()
-        return links
-
-    async def _permit(self, job_id: UUID, server_id: UUID, tool: str) -> bool:
-        return await self.database(partial(may_call, job_id, server_id, tool))
 
     async def _with_broker(self, plan: Plan, place: Workplace, handler: RunHandler) -> Outcome:
         owner = sandbox.USER_IDS["agent"]

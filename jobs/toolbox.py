@@ -1,8 +1,9 @@
 """The only way a run reaches a tool.
 
-A call passes: server enabled, attached to the job, tool on the attachment's list, each asked
-when tools are listed, when a name is looked up, and from the database right before the call is
-sent. What is denied is answered like what does not exist.
+A call passes `jobs.permission` when tools are listed, when a name is looked up, and, read anew
+with its place among the server's calls in flight (`servers.inflight`), right before it is sent.
+What is denied is answered like what does not exist; the timeline says that it was refused and
+why.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from jobs.connections import ServerLink
-from servers.limits import call_limit
+from jobs.permission import Permission
+from servers.inflight import Busy, Line
+from servers.limits import TimeLimit, call_limit
 from servers.mcp.types import CallResult, ServerError, Tool
-from umpteenth.core import deadlines
 
 if TYPE_CHECKING:
     from jobs.timeline import Recorder
@@ -27,13 +30,21 @@ LIMIT_NOTE = (
     f"{MAX_RECORDED:,} calls are recorded. From here on only calls with side effects are, "
     f"up to {MAX_EFFECTS} more."
 )
+MAX_PROGRESS = 100  # reports of one call on the timeline
+PROGRESS_INTERVAL = 1.0  # seconds between two of them at least
+NEVER_ANSWERED = "the run ended before the answer came"
 
-# Whether a server's tool may be called, from the database: (server id, tool name) -> bool.
-Permit = Callable[[UUID, str], Awaitable[bool]]
+# What may be done with a server now, from the database.
+Permit = Callable[[UUID], Awaitable[Permission]]
 
 
 class ToolNotFound(Exception):
     """No such tool for this run, whether it does not exist or is not allowed."""
+
+
+class ToolRefused(ToolNotFound):
+    """The tool exists, but this run may not use it. Whoever asked is told no more than that it
+    was not found; the timeline has the reason."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +82,27 @@ class CallMeter:
 
 
 class Toolbox:
-    """Lists and calls the tools of a run's servers."""
+    """Lists and calls the tools of a run's servers. `deadline` is on the monotonic clock.
+
+    What `line` sees with each slot is the server's `Permission`, read right then.
+    """
 
     def __init__(
         self,
         links: Mapping[str, ServerLink],
         recorder: Recorder,
         permit: Permit,
+        line: Line,
         meter: CallMeter,
+        *,
+        deadline: float | None = None,
     ) -> None:
         self._links = links
         self._recorder = recorder
         self._permit = permit
+        self._line = line
         self._meter = meter
+        self._deadline = deadline
 
     async def list_tools(self, server: str | None = None) -> list[FoundTool]:
         """The allowed tools of one server, or of all that are available.
@@ -111,48 +130,51 @@ class Toolbox:
         """
         link = self._link(server)
         await link.ready()
-        found = self._look_up(link, tool)
+        found = await self._look_up(link, tool)
         span = uuid4().hex[:16] if self._meter.admit(side_effects=not found.read_only) else ""
-        if span:
-            payload = {"server": server, "tool": tool, "arguments": arguments}
-            self._recorder.record("tool.call", payload, span=span)
-        started = time.monotonic()
-        result = CallResult(ok=False, text="", error="the run ended before the answer came")
+        call = _Call(link, found, arguments, self._recorder, span)
+        call.begin()
+        result = CallResult(ok=False, text="", error=NEVER_ANSWERED)
         try:
-            result = await self._send(link, tool, arguments)
+            result = await self._send(call)
         except ToolNotFound as error:
             result = CallResult(ok=False, text="", error=str(error))
             raise
         except ServerError as error:
             result = CallResult(ok=False, text="", error=_with_hint(error))
         finally:
-            if span:
-                ms = (time.monotonic() - started) * 1000
-                self._recorder.record(
-                    "tool.result", result_payload(server, tool, result), span=span, ms=ms
-                )
+            call.end(result)
         return result
 
-    async def _send(self, link: ServerLink, tool: str, arguments: dict[str, Any]) -> CallResult:
-        settings = link.settings
-        limit = call_limit(
-            tool,
-            tool_timeout=settings.tool_timeout if settings else None,
-            request_timeout=settings.request_timeout if settings else None,
-        )
+    async def _send(self, call: _Call) -> CallResult:
+        """Wait for a slot, ask once more, send. The slot is free when the server is done (A50).
+
+        Waiting is bounded by the call's own limit, which begins anew once the call is sent.
+        """
+        link, limit = call.link, call.limit
         try:
-            # Waiting for a free slot counts against the call's own limit.
-            async with deadlines.timeout(limit.seconds):
-                await link.slots.acquire()
-        except TimeoutError:
-            error = f"{link.server.name} was busy with other calls for {limit.seconds:.0f} seconds"
+            ticket = await self._line.enter(
+                link.server.id, link.max_inflight, wait=self._patience(limit)
+            )
+        except Busy:
+            error = f"{link.server.name} was busy with other calls{_for(limit)}; nothing was sent."
             return CallResult(ok=False, text="", error=error)
-        try:
-            if not await self._permit(link.server.id, tool):
-                raise _not_found(link.server.name, tool)
-            return await link.call(tool, arguments)
-        finally:
-            link.slots.release()
+        link.permission = ticket.seen
+        if reason := link.permission.refusal(call.tool):
+            self._line.leave(ticket)
+            raise self._refused(link, call.tool.name, reason, span=call.span)
+        return await link.call(
+            call.tool.name,
+            call.arguments,
+            deadline=self._deadline,
+            on_progress=call.progress if call.span else None,
+            settled=partial(self._line.leave, ticket),
+        )
+
+    def _patience(self, limit: TimeLimit) -> float | None:
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        known = [seconds for seconds in (limit.seconds, left) if seconds is not None]
+        return min(known) if known else None
 
     def _link(self, server: str) -> ServerLink:
         link = self._links.get(server)
@@ -161,33 +183,109 @@ class Toolbox:
             raise ToolNotFound(f"server {server!r} not found; this run's servers: {names}")
         return link
 
-    def _look_up(self, link: ServerLink, tool: str) -> Tool:
+    async def _look_up(self, link: ServerLink, tool: str) -> Tool:
+        await link.refresh()
         found = link.tools.get(tool)
-        allowed = link.server.allowed_tools
-        if found is None or (allowed is not None and tool not in allowed):
-            raise _not_found(link.server.name, tool)
+        if found is None:
+            raise ToolNotFound(_not_found(link.server.name, tool))
+        if link.permission.refusal(found):
+            # As it stands now: what was allowed meanwhile counts too.
+            link.permission = await self._permit(link.server.id)
+        if reason := link.permission.refusal(found):
+            raise self._refused(link, tool, reason)
         return found
 
+    def _refused(self, link: ServerLink, tool: str, reason: str, span: str = "") -> ToolRefused:
+        if span or self._meter.admit(side_effects=False):
+            payload = {"server": link.server.name, "tool": tool, "reason": reason}
+            self._recorder.record("tool.refused", payload, span=span)
+        return ToolRefused(_not_found(link.server.name, tool))
+
     async def _allowed(self, link: ServerLink) -> list[FoundTool]:
-        allowed = link.server.allowed_tools
+        await link.refresh()
+        link.permission = await self._permit(link.server.id)
         return [
             FoundTool(link.server.name, tool)
             for tool in link.tools.values()
-            if allowed is None or tool.name in allowed
+            if not link.permission.refusal(tool)
         ]
 
 
-def result_payload(server: str, tool: str, result: CallResult) -> dict[str, Any]:
-    payload: dict[str, Any] = {"server": server, "tool": tool, "ok": result.ok, "text": result.text}
+class _Call:
+    """One call on its way, and what the timeline gets of it; nothing without a span."""
+
+    def __init__(
+        self,
+        link: ServerLink,
+        tool: Tool,
+        arguments: dict[str, Any],
+        recorder: Recorder,
+        span: str,
+    ) -> None:
+        self.link = link
+        self.tool = tool
+        self.arguments = arguments
+        self.span = span
+        self._recorder = recorder
+        self._name = {"server": link.server.name, "tool": tool.name}
+        self._started = time.monotonic()
+        self._reports = 0
+        self._reported_at = float("-inf")
+
+    @property
+    def limit(self) -> TimeLimit:
+        settings = self.link.settings
+        over_http = settings is not None and settings.transport != "stdio"
+        return call_limit(
+            self.tool.name,
+            tool_timeout=settings.tool_timeout if settings else None,
+            request_timeout=settings.request_timeout if settings and over_http else None,
+        )
+
+    def begin(self) -> None:
+        if self.span:
+            payload = {**self._name, "arguments": self.arguments}
+            self._recorder.record("tool.call", payload, span=self.span)
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """What the server says of its progress: a word now and then is enough."""
+        now = time.monotonic()
+        if self._reports >= MAX_PROGRESS or now - self._reported_at < PROGRESS_INTERVAL:
+            return
+        self._reports += 1
+        self._reported_at = now
+        payload = {**self._name, "progress": progress, "total": total, "message": message}
+        self._recorder.record("tool.progress", payload, span=self.span)
+
+    def end(self, result: CallResult) -> None:
+        if self.span:
+            ms = (time.monotonic() - self._started) * 1000
+            content = self._recorder.keep_media(self.span, result.content)
+            payload = {**self._name, **result_payload(result, content)}
+            self._recorder.record("tool.result", payload, span=self.span, ms=ms)
+
+
+def result_payload(result: CallResult, content: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the timeline keeps of a result; `content` as `Recorder.keep_media` gives it."""
+    found = {
+        "structured": result.structured,
+        "content": content,
+        "error": result.error,
+        "warnings": result.warnings,
+        "attempts": result.attempts if result.attempts > 1 else None,
+    }
+    kept = {key: value for key, value in found.items() if value not in (None, "", [])}
     if result.structured is not None:
-        payload["structured"] = result.structured
-    if result.error:
-        payload["error"] = result.error
-    return payload
+        kept["structured"] = result.structured
+    return {"ok": result.ok, "text": result.text, **kept}
 
 
-def _not_found(server: str, tool: str) -> ToolNotFound:
-    return ToolNotFound(f"tool {tool!r} of server {server!r} not found")
+def _not_found(server: str, tool: str) -> str:
+    return f"tool {tool!r} of server {server!r} not found"
+
+
+def _for(limit: TimeLimit) -> str:
+    return "" if limit.seconds is None else f" for {limit.seconds:,.0f} seconds"
 
 
 def _with_hint(error: ServerError) -> str:

@@ -317,6 +317,7 @@ class _Queue:
         self._held: set[int] = set()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def enter(self, limit: int, wait: float | None) -> Ticket:
         request = _Request(limit, asyncio.get_running_loop().create_future())
@@ -332,12 +333,13 @@ class _Queue:
             raise
 
     def leave(self, ticket: Ticket) -> None:
-        if ticket.id in self._held:
+        if ticket.id in self._held and not self._closed:
             self._held.discard(ticket.id)
             self._left.append(ticket.id)
             self._stir()
 
     async def close(self) -> None:
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

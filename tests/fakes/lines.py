@@ -1,16 +1,17 @@
-"""What every store of tickets must do (`servers.inflight`): the database's and Redis's alike."""
+"""Lines of calls in memory, and what every store of tickets must do: the database's and Redis's
+alike (`servers.inflight`)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from servers import inflight
-from servers.inflight import Busy, Line, Store
+from servers.inflight import Busy, Line, Store, StoreAway, Turn
 
 CAP = 10  # seconds after which a test that waits has failed
 
@@ -23,6 +24,55 @@ async def somebody_waits(line: Line) -> None:
     """Until a call of the line has a ticket and no slot."""
     while not any(queue._waiting for queue in line._queues.values()):  # noqa: ASYNC110
         await asyncio.sleep(0.001)
+
+
+class FakeStore:
+    """Tickets in memory; `away` makes it unreachable."""
+
+    def __init__(self) -> None:
+        self.tickets: list[int] = []
+        self.last = 0
+        self.away = False
+        self.visits: list[tuple[int, int]] = []  # taken and left in each
+
+    def turn(
+        self,
+        server_id: UUID,
+        holder: str,
+        *,
+        limit: int,
+        take: int = 0,
+        leave: Sequence[int] = (),
+        waiting: Sequence[int] = (),
+    ) -> Turn:
+        if self.away:
+            raise StoreAway("away")
+        self.visits.append((take, len(leave)))
+        self.tickets = [number for number in self.tickets if number not in leave]
+        taken = list(range(self.last + 1, self.last + take + 1))
+        self.last += take
+        self.tickets += taken
+        mine = {*taken, *waiting}
+        return Turn(
+            taken,
+            frozenset(self.tickets[:limit]) & mine,
+            frozenset(waiting) - frozenset(self.tickets),
+        )
+
+    def renew(self, holder: str) -> None:
+        raise StoreAway("away")
+
+    def drop(self, holder: str) -> None:
+        self.tickets = []
+
+    def sweep(self) -> int:
+        return 0
+
+
+async def here(work: Callable[[], Any]) -> Any:
+    """A database thread that is none, and takes a moment."""
+    await asyncio.sleep(0)
+    return work()
 
 
 class LineBehaviour:

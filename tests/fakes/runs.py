@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.utils import timezone
@@ -16,7 +18,15 @@ from jobs import timeline, triggers
 from jobs.media import say_more_than_text
 from jobs.models import Job, Run, RunEvent
 from jobs.sandbox.base import Exit, SandboxProcess, SandboxSpec
-from servers.mcp.types import CallResult, ConnectionSettings, ServerError, Tool, ToolList
+from servers.mcp.types import (
+    CallResult,
+    ConnectionSettings,
+    Observer,
+    ProgressCallback,
+    ServerError,
+    Tool,
+    ToolList,
+)
 from umpteenth.core.masking import Masker
 
 BASH = "#!/usr/bin/env bash\n"
@@ -84,42 +94,91 @@ class ListRecorder:
         return [event.payload for event in self.events if event.kind == kind]
 
 
-def tool(name: str, *, read_only: bool | None = None) -> Tool:
-    return Tool(name=name, description=f"does {name}", read_only=read_only)
+def tool(name: str, **hints: Any) -> Tool:
+    return Tool(name=name, description=f"does {name}", **hints)
 
 
 @dataclass
 class FakeServer:
-    """What `connect` leads to; `gate` holds the connection back until it is set."""
+    """What `connect` leads to; `gate` holds the connection back until it is set.
 
-    tools: list[Tool] = field(default_factory=lambda: [tool("echo"), tool("look", read_only=True)])
+    `answer` may return what to await. Calls settle when they end, unless `settle` is False: then
+    their `settled` callbacks wait in `unsettled`. `change` is what a server announces.
+    """
+
+    listed: list[Tool] = field(default_factory=lambda: [tool("echo"), tool("look", read_only=True)])
     error: Exception | None = None
     gate: asyncio.Event | None = None
-    answer: Callable[[str, dict[str, Any]], CallResult] | None = None
+    answer: Callable[[str, dict[str, Any]], Any] | None = None
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    deadlines: list[float | None] = field(default_factory=list)
+    reports: list[tuple[float, float | None, str | None]] = field(default_factory=list)
+    settle: bool = True
+    unsettled: list[Callable[[], None]] = field(default_factory=list)
     closed: bool = False
     transport: str = "http"
     protocol_version: str = "2026-07-28"
+    how: str = "It answered server/discover."
+    server_name: str = "Fake"
+    server_version: str = "1.0"
+    instructions: str = ""
     remembered: dict[str, Any] = field(default_factory=lambda: {"mode": "stateless"})
+    observer: Observer | None = None
+    list_error: ServerError | None = None
+    _last: ToolList | None = None
+
+    def change(self, *tools: Tool) -> None:
+        self.listed = list(tools)
+        self._last = None
 
     async def list_tools(self) -> ToolList:
-        return ToolList(self.tools)
+        if self.list_error is not None:
+            raise self.list_error
+        self._last = ToolList(self.listed)
+        return self._last
 
-    async def call_tool(self, name: str, arguments: dict[str, Any]) -> CallResult:
+    async def tools(self) -> ToolList:
+        return self._last or await self.list_tools()
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        deadline: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        settled: Callable[[], None] | None = None,
+    ) -> CallResult:
         self.calls.append((name, arguments))
-        if self.answer is not None:
-            return self.answer(name, arguments)
-        return CallResult(ok=True, text=str(arguments.get("message", "done")), duration_ms=1.0)
+        self.deadlines.append(deadline)
+        try:
+            for report in self.reports if on_progress else ():
+                await on_progress(*report)  # type: ignore[misc]
+            if self.answer is None:
+                text = str(arguments.get("message", "done"))
+                return CallResult(ok=True, text=text, duration_ms=1.0)
+            found = self.answer(name, arguments)
+            result: CallResult = await found if inspect.isawaitable(found) else found
+            return result
+        finally:
+            if settled is not None:
+                (settled if self.settle else partial(self.unsettled.append, settled))()
 
 
 class FakeServers(dict[str, FakeServer]):
     """By name; `connect` stands in for `servers.mcp.client.connect`."""
 
+    def __init__(self, **servers: FakeServer) -> None:
+        super().__init__(**servers)
+        self.connected_with: dict[str, ConnectionSettings] = {}
+
     @contextlib.asynccontextmanager
     async def connect(
-        self, settings: ConnectionSettings, **_options: Any
+        self, settings: ConnectionSettings, *, observer: Observer | None = None, **_options: Any
     ) -> AsyncIterator[FakeServer]:
         server = self[settings.name]
+        server.observer = observer
+        self.connected_with[settings.name] = settings
         if server.gate is not None:
             await server.gate.wait()
         if server.error is not None:

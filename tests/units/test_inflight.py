@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,9 +14,16 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from servers import inflight
-from servers.inflight import DatabaseStore, Line, Store, StoreAway, Turn
+from servers.inflight import DatabaseStore, Line, Store, StoreAway
 from servers.models import CallTicket, Server
-from tests.fakes.lines import CAP, LineBehaviour, in_a_thread, somebody_waits
+from tests.fakes.lines import (
+    CAP,
+    FakeStore,
+    LineBehaviour,
+    here,
+    in_a_thread,
+    somebody_waits,
+)
 
 
 def make_server(name: str) -> Server:
@@ -80,55 +87,6 @@ class TestLeases:
         [_, waiting] = store.turn(server.pk, "a", limit=1, take=2).taken
         with django_assert_num_queries(2):
             store.turn(server.pk, "a", limit=1, waiting=[waiting])
-
-
-class FakeStore:
-    """Tickets in memory; `away` makes it unreachable."""
-
-    def __init__(self) -> None:
-        self.tickets: list[int] = []
-        self.last = 0
-        self.away = False
-        self.visits: list[tuple[int, int]] = []  # taken and left in each
-
-    def turn(
-        self,
-        server_id: UUID,
-        holder: str,
-        *,
-        limit: int,
-        take: int = 0,
-        leave: Sequence[int] = (),
-        waiting: Sequence[int] = (),
-    ) -> Turn:
-        if self.away:
-            raise StoreAway("away")
-        self.visits.append((take, len(leave)))
-        self.tickets = [number for number in self.tickets if number not in leave]
-        taken = list(range(self.last + 1, self.last + take + 1))
-        self.last += take
-        self.tickets += taken
-        mine = {*taken, *waiting}
-        return Turn(
-            taken,
-            frozenset(self.tickets[:limit]) & mine,
-            frozenset(waiting) - frozenset(self.tickets),
-        )
-
-    def renew(self, holder: str) -> None:
-        raise StoreAway("away")
-
-    def drop(self, holder: str) -> None:
-        self.tickets = []
-
-    def sweep(self) -> int:
-        return 0
-
-
-async def here(work: Callable[[], Any]) -> Any:
-    """A database thread that is none, and takes a moment."""
-    await asyncio.sleep(0)
-    return work()
 
 
 SERVER = uuid4()

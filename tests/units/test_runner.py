@@ -326,9 +326,8 @@ class TestServers:
         attach(job)
         run = make_run(job)
         thread = start(run)
-        wait_for(lambda: "server.connected" in kinds(run))
-        if edited:
-            Server.objects.update(connection_version=2)
+        wait_for(lambda: Server.objects.filter(state="connected").exists())
+        Server.objects.update(remembered={}, connection_version=2 if edited else 1)
         (get_options().data_dir / "runs" / str(run.pk) / "workspace" / "go").touch()
         thread.join(15)
         assert Server.objects.get().remembered == kept

@@ -1,0 +1,138 @@
+"""A run's way to its servers: connections, the line of its calls and the toolbox, opened and
+closed together. A run without MCP has none of it (U6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db import connection
+
+from jobs.connections import ServerLink
+from jobs.permission import Permission
+from jobs.plan import Plan, permission_now, remember
+from jobs.toolbox import CallMeter, Toolbox
+from servers import results
+from servers.inflight import Line
+from servers.mcp.types import ServerError, ToolList
+from umpteenth.core.masking import Masker
+
+if TYPE_CHECKING:
+    from jobs.timeline import Recorder
+    from servers.mcp.client import Connection
+
+logger = logging.getLogger(__name__)
+
+STORE_LIMIT = 10.0  # seconds that an ended run waits for what it found out to be kept
+
+# Runs a function on the run's database thread.
+Database = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Reach:
+    """Made inside the run's event loop; connecting begins at once, all servers together, and
+    nothing waits for a server that it does not use (P70, F01)."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        token: str,
+        recorder: Recorder,
+        meter: CallMeter,
+        database: Database,
+    ) -> None:
+        self._plan = plan
+        self._recorder = recorder
+        self._database = database
+        self._masker = Masker(dict(plan.secrets))
+        self._storing = asyncio.Lock()
+        self._stores: set[asyncio.Task[None]] = set()
+        self._links = self._connect()
+        self._look = partial(permission_now, plan.run.job_id, plan.run.trust)
+        self._line = Line(token, database, look=self._look)
+        self.toolbox = Toolbox(
+            self._links, recorder, self._permit, self._line, meter, deadline=plan.deadline
+        )
+        self._watch = asyncio.create_task(self._warn_where_all_failed())
+
+    async def remember(self) -> None:
+        """What worked is tried first the next time."""
+        await self._database(partial(remember, list(self._links.values())))
+
+    async def close(self) -> None:
+        """Whatever still waits for an answer is told that it will not come."""
+        self._watch.cancel()
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+        await self._line.close()
+        await asyncio.wait({self._watch, *self._stores}, timeout=STORE_LIMIT)
+
+    def _connect(self) -> dict[str, ServerLink]:
+        links: dict[str, ServerLink] = {}
+        for server in self._plan.servers:
+            if not server.enabled:
+                skipped = {"server": server.name, "reason": "disabled"}
+                self._recorder.record("server.skipped", skipped)
+                continue
+            link = ServerLink(
+                server, self._recorder, network=self._plan.network, report=self._report
+            )
+            links[server.name] = link
+            link.start()
+        return links
+
+    async def _permit(self, server_id: UUID) -> Permission:
+        found: Permission = await self._database(partial(self._look, server_id))
+        return found
+
+    def _report(
+        self, link: ServerLink, found: Connection | None, outcome: ToolList | ServerError
+    ) -> None:
+        """A run's start is as good as a test: keep what it found out, in the background."""
+        task = asyncio.create_task(self._store(link, found, outcome))
+        self._stores.add(task)
+        task.add_done_callback(self._stores.discard)
+
+    async def _store(
+        self, link: ServerLink, found: Connection | None, outcome: ToolList | ServerError
+    ) -> None:
+        work = partial(
+            results.store_run_start,
+            link.server.id,
+            link.server.version,
+            found,
+            outcome,
+            self._masker,
+            network=link.network,
+        )
+        try:
+            async with self._storing:
+                # Not on the run's database thread: thousands of tools would hold up its calls.
+                await asyncio.to_thread(_closing, work)
+        except Exception:  # the run does not depend on it
+            logger.exception("what a run found out about %s could not be kept", link.server.name)
+
+    async def _warn_where_all_failed(self) -> None:
+        """F14: a script may not notice that it has no tools at all; whoever reads its run must."""
+        for link in self._links.values():
+            try:
+                await link.ready()
+            except ServerError:
+                continue
+            return
+        if not self._links:
+            return
+        names = ", ".join(self._links)
+        message = f"None of this run's MCP servers is available: {names}"
+        self._recorder.record("error", {"message": message})
+
+
+def _closing(work: Callable[[], Any]) -> Any:
+    """For a thread that lends itself once: its connection goes with it."""
+    try:
+        return work()
+    finally:
+        connection.close()
