@@ -53,7 +53,13 @@ TOOLS = [
     _tool("calls", "Says how often each tool was called", READ_ONLY),
     _tool("environ", "Returns its environment", READ_ONLY),
     _tool("headers", "Returns the headers of this request", READ_ONLY),
-    _tool("ask", "Asks the client with `method` and returns the answer"),
+    _tool("ask", "Asks the client with `method` and `params` and returns the answer"),
+    _tool("form", "Requires `requests` as input, `rounds` times, and returns the answers"),
+    _tool("flaky", "Fails with `error` the first `times`", READ_ONLY),
+    _tool("flaky_write", "The same, and changes something"),
+    _tool("late", "Answers once `release` was called, cancelled or not"),
+    _tool("release", "Lets `late` answer"),
+    _tool("change", "Adds the tool `new` and announces it"),
     _tool("big", "Returns `bytes` bytes of text"),
     _tool("ugly", "Returns NUL, a lone surrogate and an escape sequence"),
     _tool("stderr", "Writes `bytes` bytes to standard error"),
@@ -119,6 +125,7 @@ class Fake:
         self.calls: dict[str, int] = {}
         self._waiting: dict[Any, asyncio.Future[Message]] = {}
         self._questions = 0
+        self._released = asyncio.Event()
 
     def methods(self) -> list[str]:
         return [message.get("method", "") for message in self.received]
@@ -224,7 +231,13 @@ class Fake:
         if name == "headers":
             return text(json.dumps(headers))
         if name == "ask":
-            return text(json.dumps(await self._ask(arguments["method"], send)))
+            return text(json.dumps(await self._ask(arguments, send)))
+        if name == "form":
+            return _form(params, arguments)
+        if name == "change":
+            self.behaviour.tools.append(_tool("new", "Was not there before"))
+            await send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+            return text("changed")
         if name == "progress":
             return await self._progress(params, arguments, send)
         handler = getattr(self, f"_tool_{name}", None)
@@ -234,11 +247,12 @@ class Fake:
         answer: Message = await result if asyncio.iscoroutine(result) else result
         return answer
 
-    async def _ask(self, method: str, send: Send) -> Message:
+    async def _ask(self, arguments: Message, send: Send) -> Message:
         self._questions += 1
         identity = f"question-{self._questions}"
         waiting = self._waiting[identity] = asyncio.get_running_loop().create_future()
-        await send({"jsonrpc": "2.0", "id": identity, "method": method, "params": {}})
+        method, params = arguments["method"], arguments.get("params", {})
+        await send({"jsonrpc": "2.0", "id": identity, "method": method, "params": params})
         answer = await waiting
         return answer.get("result") if "result" in answer else {"error": answer["error"]}
 
@@ -265,6 +279,24 @@ class Fake:
 
     def _tool_rpc_error(self, arguments: Message) -> Message:
         raise RpcFailure(arguments["code"], arguments["message"], arguments.get("data"))
+
+    def _tool_flaky(self, arguments: Message) -> Message:
+        if self.calls["flaky"] + self.calls.get("flaky_write", 0) <= arguments["times"]:
+            error = arguments["error"]
+            raise RpcFailure(error["code"], error.get("message", "busy"), error.get("data"))
+        return text("done at last")
+
+    def _tool_flaky_write(self, arguments: Message) -> Message:
+        self.calls.setdefault("flaky", 0)
+        return self._tool_flaky(arguments)
+
+    async def _tool_late(self, arguments: Message) -> Message:
+        await self._released.wait()
+        return text("late")
+
+    def _tool_release(self, arguments: Message) -> Message:
+        self._released.set()
+        return text("released")
 
     async def _tool_sleep(self, arguments: Message) -> Message:
         await asyncio.sleep(arguments["seconds"])
@@ -321,6 +353,18 @@ class Fake:
     def _tool_fork(self, arguments: Message) -> Message:
         child = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
         return text(str(child.pid))
+
+
+def _form(params: Message, arguments: Message) -> Message:
+    """The state is the number of rounds so far and the answers, as the client brings it back."""
+    state = json.loads(params.get("requestState", '{"round": 0, "answers": []}'))
+    if "inputResponses" in params:
+        state["answers"].append(params["inputResponses"])
+    if state["round"] >= arguments.get("rounds", 1):
+        return text(json.dumps(state["answers"]))
+    state["round"] += 1
+    required = {"resultType": "input_required", "requestState": json.dumps(state)}
+    return {**required, "inputRequests": arguments.get("requests")}
 
 
 def text(value: str) -> Message:
