@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 from servers.definition import HTTP, STDIO, UNIX, Entry, ServerData
 from servers.mcp.types import Tool, ToolList
 from servers.models import Server
 from servers.services import create_server, store_success
+from tests.fakes.mcp_server import Behaviour
 
 
 def http_data(name: str = "github", **values: Any) -> ServerData:
@@ -44,6 +47,13 @@ def unix_server(
 ) -> Server:
     entries = tuple(Entry(*pair) for pair in (headers or {}).items())
     return create_server(actor=None, data=unix_data(name, headers=entries, **values))
+
+
+def behaviour_argument(behaviour: Behaviour | None = None) -> str:
+    """The fake server's argument: what differs from the default, since an argument is bounded."""
+    usual = asdict(Behaviour())
+    given = asdict(behaviour or Behaviour())
+    return json.dumps({name: value for name, value in given.items() if value != usual[name]})
 
 
 class FoundServer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.fakes.mcp_server import TOOLS, Behaviour
 from tests.fakes.server_rows import (
     FoundServer,
     after_success,
+    behaviour_argument,
     http_data,
     http_server,
     stdio_server,
@@ -53,8 +54,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch) -> BareSpawner:
 
 
 def fake_server(behaviour: Behaviour | None = None, **values: Any) -> Server:
-    given = json.dumps(asdict(behaviour or Behaviour()))
-    args = ("-I", "-S", "-X", "utf8", str(FAKE), given)
+    args = ("-I", "-S", "-X", "utf8", str(FAKE), behaviour_argument(behaviour))
     return stdio_server("fake", command=sys.executable, args=args, **values)
 
 

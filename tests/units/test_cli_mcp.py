@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -16,9 +15,9 @@ from servers.models import Check, Server
 from servers.services import read_private
 from tests.fakes.mcp_helpers import FAKE
 from tests.fakes.mcp_server import TOOLS, Behaviour
-from tests.fakes.server_rows import after_success, http_server
+from tests.fakes.server_rows import after_success, behaviour_argument, http_server
 from tests.fakes.spawner import BareSpawner
-from umpteenth.cli import mcp
+from umpteenth.cli import mcp, mcp_add, mcp_show
 
 pytestmark = pytest.mark.django_db
 
@@ -26,7 +25,8 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No real sandbox, no broker, and nobody waits for a worker."""
-    monkeypatch.setattr(mcp, "setup", lambda: None)
+    for module in (mcp, mcp_add, mcp_show):
+        monkeypatch.setattr(module, "setup", lambda: None)
     monkeypatch.setattr(checks, "_hint", lambda pk: None)
     monkeypatch.setattr(following, "CLAIM_AFTER", 0.0)
     monkeypatch.setattr(checks, "get_spawner", lambda **_: BareSpawner())
@@ -38,7 +38,7 @@ def run(*arguments: str, text: str | None = None) -> Result:
 
 
 def add_fake(behaviour: Behaviour | None = None, *options: str) -> None:
-    given = json.dumps(asdict(behaviour or Behaviour()))
+    given = behaviour_argument(behaviour)
     program = [sys.executable, "-I", "-S", "-X", "utf8", str(FAKE), given]
     assert run("add", "fake", *options, "--", *program).exit_code == 0
 

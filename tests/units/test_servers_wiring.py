@@ -25,6 +25,14 @@ def test_a_secret_knows_the_servers_that_refer_to_it() -> None:
     assert usages_of("OTHER") == []
 
 
+def test_a_secret_knows_the_servers_whose_token_it_is() -> None:
+    """U24."""
+    http_server(options={"token_ref": "@KEY"})
+    http_server("both", headers={"X": "{{secret:KEY}}"}, options={"token_ref": "@KEY"})
+    http_server("another", options={"token_ref": "@KEY_2"})
+    assert sorted(usage.name for usage in usages_of("KEY")) == ["both", "github"]
+
+
 def test_a_page_of_secrets_is_answered_by_one_query(django_assert_num_queries: Any) -> None:
     http_server(headers={"Authorization": "Bearer {{secret:A}}", "X": "{{secret:B}}"})
     with django_assert_num_queries(1):

@@ -31,6 +31,18 @@ class _Add(click.Command):
             hint = " Write the server's own command after --." if bare else ""
             raise click.UsageError(error.format_message() + hint, ctx) from None
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every option that `--set` takes."""
+        from servers.effective import default_words
+        from servers.options import CATALOGUE
+
+        rows = [
+            (option.name, f"{option.meaning} Default: {default_words(option)}.")
+            for option in CATALOGUE
+        ]
+        with formatter.section("Options of --set"):
+            formatter.write_dl(rows, col_max=26)
+
 
 @click.command(cls=_Add)
 @click.argument("name")
@@ -45,7 +57,7 @@ class _Add(click.Command):
     "settings",
     multiple=True,
     metavar="OPTION=VALUE",
-    help="An option such as tool_timeout_secs=300; docs/servers.md has them all.",
+    help="An option of the list below, such as tool_timeout_secs=300.",
 )
 @click.option("--description", default="", help="What it is for.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
@@ -61,18 +73,19 @@ def add(as_json: bool, **given: Any) -> None:
     from servers.services import InvalidServer, create_server
     from servers.status import token_problem
 
-    data = _with_literal_token(_data(given), given["token_ref"])
+    data = _data(given)
+    warnings = list(_literals(data))
+    if (token := given["token_ref"]) and not token.startswith("@"):
+        data = _with_literal_token(data, token)
+        warnings.append(_literal_token_words())
     try:
         server = create_server(actor=None, data=data)
     except InvalidServer as error:
         fail(str(error))
-    for warning in _literals(data):
-        click.echo(f"Warning: {warning}", err=True)
     if problem := token_problem(server):
-        click.echo(
-            f"Warning: {problem} Create it with: umpteenth secret set {server.token_name}",
-            err=True,
-        )
+        warnings.append(f"{problem} Create it with: umpteenth secret set {server.token_name}")
+    for warning in warnings:
+        click.echo(f"Warning: {warning}", err=True)
     if as_json:
         emit_json(summary(server))
     else:
@@ -149,17 +162,15 @@ def _options(settings: tuple[str, ...], token_ref: str | None) -> dict[str, Any]
     return found
 
 
-def _with_literal_token(data: ServerData, token_ref: str | None) -> ServerData:
-    """U30: a token in place of a secret's name works, but it is stored as the header that it is."""
+def _with_literal_token(data: ServerData, token: str) -> ServerData:
+    """U30: a token in place of a secret's name works; it is stored as the header that it is."""
     from servers.definition import Entry
 
-    if not token_ref or token_ref.startswith("@"):
-        return data
     if any(entry.name.lower() == "authorization" for entry in data.headers):
         raise click.UsageError(
             "--token-ref holds a token and there is an Authorization header too; leave one out."
         )
-    bearer = Entry("Authorization", f"Bearer {token_ref.strip()}")
+    bearer = Entry("Authorization", f"Bearer {token.strip()}")
     return replace(data, headers=(*data.headers, bearer))
 
 
@@ -180,6 +191,14 @@ def _literals(data: ServerData) -> Iterator[str]:
             "stays in your shell's history. Better: umpteenth secret set NAME, and write "
             "{{secret:NAME}} in its place."
         )
+
+
+def _literal_token_words() -> str:
+    return (
+        "--token-ref holds a token, not the @NAME of a secret. It is stored encrypted in "
+        f"{_database()} as header Authorization and stays in your shell's history. "
+        "Better: umpteenth secret set NAME, and --token-ref @NAME."
+    )
 
 
 def _database() -> str:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from servers.models import Server
 
-# Shown in tables of their own, after the lines.
-_TABLES = ("options", "limits", "tool_list")
+# Told elsewhere: in the tables after the lines, or in other words.
+_NO_LINES = ("options", "limits", "tool_list")
 
 
 @click.command()
@@ -31,7 +31,7 @@ def show(name: str, as_json: bool) -> None:
         emit_json(details)
         return
     for key, value in details.items():
-        if key not in _TABLES and value not in ("", None, [], {}):
+        if key not in _NO_LINES and value not in ("", None, [], {}):
             click.echo(f"{key.replace('_', ' '):18} {word(value)}")
     click.echo()
     table(
@@ -46,6 +46,7 @@ def show(name: str, as_json: bool) -> None:
 def _details(server: Server) -> dict[str, Any]:
     from servers.status import credentials_words
 
+    tools = _tools(server)
     return {
         "description": server.description,
         "socket_path": server.socket_path,
@@ -54,8 +55,8 @@ def _details(server: Server) -> dict[str, Any]:
         "credentials": credentials_words(server),
         "options": server.options,
         "limits": _limits(server),
-        "policy": server.policy,
-        **_policy_details(server),
+        "policy": _policy(server),
+        "restricted_tools": sum(bool(tool["restricted"]) for tool in tools),
         **_health(server),
         "found_how": server.found_how,
         "found_transport": str(server.remembered.get("transport", "")),
@@ -63,7 +64,7 @@ def _details(server: Server) -> dict[str, Any]:
         "server_name": server.server_name,
         "server_version": server.server_version,
         "instructions": server.instructions,
-        "tool_list": _tools(server),
+        "tool_list": tools,
     }
 
 
@@ -97,20 +98,19 @@ def _limits(server: Server) -> list[dict[str, Any]]:
     ]
 
 
-def _policy_details(server: Server) -> dict[str, Any]:
-    """A56: how many of the listed tools are kept from some runs, or from all."""
-    from servers.policy import Policy
+def _policy(server: Server) -> dict[str, Any]:
+    from servers.policy import OPEN
 
-    policy = Policy.from_json(server.policy)
-    restricted = [tool for tool in server.tools.all() if policy.restriction(tool)]
-    return {"trust": policy.trust, "restricted_tools": len(restricted)}
+    return {"trust": OPEN, **server.policy}
 
 
 def _tools(server: Server) -> list[dict[str, Any]]:
+    """A56: each with what the policy says of it; empty where every run may use it."""
     from servers.policy import Policy
 
     policy = Policy.from_json(server.policy)
-    restrictions = {tool.name: policy.restriction(tool) for tool in server.tools.all()}
+    light = server.tools.defer("input_schema", "output_schema")
+    restrictions = {tool.name: policy.restriction(tool) for tool in light}
     return [{**tool, "restricted": restrictions[tool["name"]]} for tool in tools_of(server)]
 
 

@@ -67,7 +67,7 @@ def word(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return ", ".join(map(word, value)) or "none"
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {item}" for key, item in value.items())
+        return "; ".join(f"{key}: {word(item)}" for key, item in value.items())
     return str(value)
