@@ -224,10 +224,6 @@ def events_before(run_id: UUID, before: int | None, limit: int = EVENTS_A_PAGE) 
     return list(events.order_by("-seq")[:limit])[::-1]
 
 
-def results_of(run_id: UUID, spans: Iterable[str]) -> dict[str, RunEvent]:
-    return _by_span(run_id, "tool.result", spans)
-
-
 def calls_of(run_id: UUID, spans: Iterable[str]) -> dict[str, RunEvent]:
     return _by_span(run_id, "tool.call", spans)
 
@@ -240,13 +236,17 @@ def _by_span(run_id: UUID, kind: str, spans: Iterable[str]) -> dict[str, RunEven
     return {event.span: event for event in events}
 
 
-def progress_of(run_id: UUID, spans: Iterable[str], after: int = 0) -> dict[str, RunEvent]:
-    """The newest progress of each call. `after`: the number of the first of the calls."""
+def news_of_calls(run_id: UUID, spans: Iterable[str], after: int) -> list[RunEvent]:
+    """Results and progress of calls, in order. `after`: the number of the first of the calls."""
     wanted = {span for span in spans if span}
     if not wanted:
-        return {}
-    events = RunEvent.objects.filter(run_id=run_id, kind="tool.progress", span__in=wanted)
-    return {event.span: event for event in events.filter(seq__gt=after).order_by("seq")}
+        return []
+    events = RunEvent.objects.filter(run_id=run_id, seq__gt=after, span__in=wanted)
+    return list(events.filter(kind__in=("tool.result", "tool.progress")).order_by("seq"))
+
+
+def refusals_of(run_id: UUID, spans: Iterable[str]) -> dict[str, RunEvent]:
+    return _by_span(run_id, "tool.refused", spans)
 
 
 def step_before(run_id: UUID, seq: int) -> RunEvent | None:
@@ -295,18 +295,16 @@ class Figures:
 
 
 def figures(run: Run) -> Figures:
-    counts: dict[str, int] = dict(
-        RunEvent.objects.filter(run=run)
-        .order_by()
-        .values("kind")
-        .annotate(n=Count("id"))
-        .values_list("kind", "n")
-    )
+    kinds = RunEvent.objects.filter(run=run).order_by().values("kind")
+    found = kinds.annotate(n=Count("id"), of_calls=Count("id", filter=~Q(span="")))
+    counts = {row["kind"]: row["n"] for row in found}
+    # A call that was refused at the last moment has a result as well.
+    late = sum(row["of_calls"] for row in found if row["kind"] == "tool.refused")
     files: dict[str, Any] = run.artifacts.aggregate(n=Count("id"), size=Sum("size"))
-    failed = run.events.filter(kind="tool.result", payload__ok=False).count()
+    failed = run.events.filter(kind="tool.result", payload__ok=False).count() - late
     return Figures(
         calls=counts.get("tool.call", 0),
-        failed_calls=failed,
+        failed_calls=max(0, failed),
         refused_calls=counts.get("tool.refused", 0),
         servers=counts.get("server.connected", 0),
         unavailable=counts.get("server.unavailable", 0),

@@ -18,10 +18,13 @@ from jobs.services import AttachmentData, SecretData
 from secrets_vault.models import Secret
 from secrets_vault.services import may_use
 from servers.models import Server, Tool
+from servers.policy import TRUST_LEVELS, Policy
 from umpteenth.accounts.models import User
 from umpteenth.core.text import clean
 
 MAX_ROWS = 200
+# A server, and its allowed tools; None: all.
+Chosen = tuple[UUID, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,9 @@ class ToolChoice:
     destructive: bool | None = None
     # Allowed earlier, and not in the server's list any more.
     is_gone: bool = False
+    # What the server's policy says beyond this job's list: a word for it, and the sentence.
+    restricted: str = ""
+    restriction: str = ""
 
 
 @dataclass
@@ -62,16 +68,21 @@ class AttachmentRow:
 
     @property
     def gone(self) -> int:
-        return sum(tool.is_gone for tool in self.tools)
+        """Allowed tools that the last successful test missed; before any test nobody knows."""
+        return sum(tool.is_gone for tool in self.tools) if self.is_tested else 0
 
 
-def stored_attachments(job: Job) -> list[tuple[UUID, tuple[str, ...] | None]]:
+def stored_attachments(job: Job) -> list[Chosen]:
     rows = job.attachments.values_list("server_id", "allowed_tools")
     return [(pk, None if tools is None else tuple(tools)) for pk, tools in rows]
 
 
-def posted_attachments(data: QueryDict) -> list[tuple[UUID, tuple[str, ...] | None]]:
-    """What the card posted, in its order, each server once."""
+def posted_attachments(data: QueryDict, stored: Sequence[Chosen] = ()) -> list[Chosen]:
+    """What the card posted, in its order, each server once.
+
+    Every tool ticked by hand is all tools (P68). A list that is as it was `stored` stays a list:
+    that its server offers just these tools today must not open it to all future ones.
+    """
     gone = set(data.getlist("detach"))
     found: dict[UUID, tuple[str, ...] | None] = {}
     for text in [*data.getlist("server"), data.get("attach", "")][:MAX_ROWS]:
@@ -81,34 +92,68 @@ def posted_attachments(data: QueryDict) -> list[tuple[UUID, tuple[str, ...] | No
         # A server that was just attached allows all (P64).
         everything = f"all-{text}" in data or text == data.get("attach")
         found[pk] = None if everything else tuple(map(clean, data.getlist(f"tool-{text}")))
+    kept = {pk: set(names) for pk, names in stored if names is not None}
+    listed = [pk for pk, names in found.items() if names and set(names) != kept.get(pk)]
+    for pk, offered in _offered(listed).items():
+        if offered == set(found[pk] or ()):
+            found[pk] = None
     return list(found.items())
 
 
-def attachment_rows(
-    chosen: Sequence[tuple[UUID, tuple[str, ...] | None]],
-) -> list[AttachmentRow]:
+def _offered(servers: Sequence[UUID]) -> dict[UUID, set[str]]:
+    names: dict[UUID, set[str]] = {}
+    if servers:
+        rows = Tool.objects.filter(server__in=servers).values_list("server_id", "name")
+        for pk, name in rows.order_by("server_id"):
+            names.setdefault(pk, set()).add(name)
+    return names
+
+
+def attachment_rows(chosen: Sequence[Chosen]) -> list[AttachmentRow]:
     """Rows with the tools to pick from; a server that was deleted meanwhile is left out."""
     servers = Server.objects.defer("private", "instructions").in_bulk([pk for pk, _ in chosen])
     tools: dict[UUID, list[Tool]] = {}
     wanted = Tool.objects.filter(server__in=servers).defer("output_schema", "description")
     for tool in wanted.order_by("server_id", "position"):
         tools.setdefault(tool.server_id, []).append(tool)
-    return [
-        _row(servers[pk], allowed, tools.get(pk, [])) for pk, allowed in chosen if pk in servers
-    ]
+    return [_row(servers[pk], names, tools.get(pk, [])) for pk, names in chosen if pk in servers]
 
 
 def _row(server: Server, allowed: tuple[str, ...] | None, tools: list[Tool]) -> AttachmentRow:
     offered = {tool.name for tool in tools}
-    if allowed is not None and offered and offered <= set(allowed):
-        allowed = None  # P68: every tool ticked by hand is all tools
     picked = offered if allowed is None else set(allowed)
+    policy = Policy.from_json(server.policy)
     choices = [
-        ToolChoice(t.name, t.title, t.name in picked, t.read_only, t.destructive) for t in tools
+        ToolChoice(
+            tool.name,
+            tool.title,
+            tool.name in picked,
+            tool.read_only,
+            tool.destructive,
+            False,
+            *_restriction(policy, tool),
+        )
+        for tool in tools
     ]
     choices += [ToolChoice(name, is_gone=True) for name in allowed or () if name not in offered]
     calls = [call_of(server.name, tool.name, tool.input_schema) for tool in tools]
     return AttachmentRow(server, allowed, choices, calls)
+
+
+def _restriction(policy: Policy, tool: Tool) -> tuple[str, str]:
+    """What the server's own policy leaves of a tool, as a word and a sentence (A56)."""
+    reasons = {level: policy.refusal(tool, level) for level in TRUST_LEVELS}
+    levels = [level for level, reason in reasons.items() if not reason]
+    if not levels:
+        return "Hidden by policy", _sentence(reasons[TRUST_LEVELS[0]])
+    if len(levels) < len(TRUST_LEVELS):
+        refused = next(reason for reason in reasons.values() if reason)
+        return f"Only {' and '.join(levels)} runs", _sentence(refused)
+    return "", ""
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason[:1].upper()}{reason[1:]}."
 
 
 def attachments_data(rows: Iterable[AttachmentRow]) -> list[AttachmentData]:

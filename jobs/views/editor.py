@@ -80,8 +80,9 @@ class Editor:
         }
 
 
-def posted(request: Request) -> Editor:
-    rows = attached.attachment_rows(attached.posted_attachments(request.POST))
+def posted(request: Request, job: Job | None = None) -> Editor:
+    before = attached.stored_attachments(job) if job else ()
+    rows = attached.attachment_rows(attached.posted_attachments(request.POST, before))
     return Editor(JobForm(request.POST), rows, attached.posted_secrets(request.POST))
 
 
@@ -106,7 +107,7 @@ def job_create(request: Request) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def job_settings(request: Request, pk: UUID) -> HttpResponse:
     job = get_job(pk)
-    editor = posted(request) if request.method == "POST" else stored(job)
+    editor = posted(request, job) if request.method == "POST" else stored(job)
     data = editor.data() if request.method == "POST" else None
     if data is not None:
         version = editor.form.cleaned_data["version"] or 0

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from jobs import queries, services, triggers
 from jobs.forms.run import RunNowForm
-from jobs.models import Job, Run
+from jobs.models import Attachment, Job, Run
 from jobs.views import schedules
 from jobs.views.runs import run_table
 from umpteenth.core import clock
@@ -84,11 +84,20 @@ def job_detail(request: Request, pk: UUID) -> HttpResponse:
         "bars": queries.strip(context["recent"], height=40, step=14),
         "runs": runs,
         "preview": schedules.preview(job.cron, job.timezone),
-        "attachments": list(job.attachments.select_related("server")),
+        "attachments": _attachments(job),
         "secrets": list(job.secrets.select_related("secret")),
         "state_keys": job.state.count(),
     }
     return render_page(request, "jobs/overview.html", context)
+
+
+def _attachments(job: Job) -> list[tuple[Attachment, list[str]]]:
+    """Attached servers, each with the allowed tools that it does not offer any more."""
+    gone: dict[str, list[str]] = {}
+    for server, tool in services.unlisted_tools(job):
+        gone.setdefault(server, []).append(tool)
+    rows = job.attachments.select_related("server")
+    return [(row, gone.get(row.server.name, [])) for row in rows]
 
 
 @require_GET

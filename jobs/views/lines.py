@@ -12,7 +12,7 @@ from datetime import datetime
 
 from jobs.models import RunEvent
 from jobs.views.panes import panes_of
-from jobs.views.words import Chunk, Line, Progress, describe, marks_of, text_of
+from jobs.views.words import Chunk, Line, Progress, describe, marks_of, preview, text_of
 
 # Characters of a console block in a page; the whole output is a download.
 CONSOLE_TAIL = 24_000
@@ -27,6 +27,8 @@ class Fold:
     step: int = 0
     console: int = 0
     open_calls: dict[str, RunEvent] = field(default_factory=dict)
+    # Of calls that were refused right before they would have been sent.
+    refused: dict[str, RunEvent] = field(default_factory=dict)
 
     def feed(
         self, events: Iterable[RunEvent], calls: Mapping[str, RunEvent] | None = None
@@ -41,6 +43,9 @@ class Fold:
                 self._result(event, calls, lines)
             elif event.kind == "tool.progress":
                 self._progress(event, lines)
+            elif event.kind == "tool.refused" and event.span in self.open_calls:
+                self.refused[event.span] = event
+                refuse(self._again(event.span, lines), event)
             else:
                 self.console = 0
                 line = self._line(event)
@@ -71,17 +76,22 @@ class Fold:
             line = self._line(call or event)
             lines[line.seq] = line
         complete(line, event)
+        if (refusal := self.refused.pop(event.span, None)) is not None:
+            refuse(line, refusal)
 
     def _progress(self, event: RunEvent, lines: dict[int, Line]) -> None:
         """The newest progress stands on its call's line; it is no line of its own."""
-        call = self.open_calls.get(event.span)
-        if call is None:
-            return
+        if event.span in self.open_calls:
+            report(self._again(event.span, lines), event)
+
+    def _again(self, span: str, lines: dict[int, Line]) -> Line:
+        """The line of a call that has no result yet."""
+        call = self.open_calls[span]
         line = lines.get(call.seq)
         if line is None:
             line = lines[call.seq] = self._line(call)
             line.is_update = True
-        report(line, event)
+        return line
 
     def _line(self, event: RunEvent) -> Line:
         line = describe(event)
@@ -110,6 +120,12 @@ def complete(line: Line, result: RunEvent) -> None:
     line.ms = result.ms
     line.outcome = "ok" if result.payload.get("ok") else "error"
     line.marks, line.progress = marks_of(result.payload), None
+
+
+def refuse(line: Line, refusal: RunEvent) -> None:
+    """The call was recorded already when it turned out that it may not be sent."""
+    line.outcome, line.is_sentence = "refused", True
+    line.detail = preview(refusal.payload.get("reason"))
 
 
 def report(line: Line, progress: RunEvent) -> None:

@@ -68,16 +68,26 @@ class Pane:
 
 
 def panes_of(
-    event: RunEvent, result: RunEvent | None = None, progress: RunEvent | None = None
+    event: RunEvent,
+    result: RunEvent | None = None,
+    progress: RunEvent | None = None,
+    refusal: RunEvent | None = None,
 ) -> list[Pane]:
-    """Panes for one event, or for a call, its result and where it has got to without one."""
+    """Panes for one event, or for a call with what came of it.
+
+    `progress` is the last one of a call without a good result; `refusal` says why the call was
+    not sent.
+    """
     if event.kind == "tool.result":
         return _result_panes(event)
-    if event.kind == "tool.call":
-        panes = [_pane("Arguments", event, "arguments")]
-        panes += _result_panes(result) if result else []
-        return panes + ([_progress_pane(progress)] if progress else [])
-    return _plain_panes(event)
+    if event.kind != "tool.call":
+        return _plain_panes(event)
+    panes = [_pane("Arguments", event, "arguments")]
+    if refusal is not None:
+        reason = str(refusal.payload.get("reason") or "")
+        return [*panes, Pane("Refused", reason, is_warning=True)]
+    panes += _result_panes(result) if result else []
+    return panes + ([_progress_pane(progress)] if progress else [])
 
 
 def says_more(kind: str, payload: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from jobs.models import Run, RunEvent
 from jobs.shapes import event_shape, run_shape
 from jobs.views.files import send_pieces
 from jobs.views.json_tree import compact, json_tree, pretty
-from jobs.views.panes import panes_of
+from jobs.views.panes import Pane, panes_of
 from jobs.views.shelves import shelves
 from jobs.views.timeline import head_context, waiting_for, window
 from jobs.views.words import Line, describe
@@ -117,18 +117,22 @@ _TABS = {"timeline": _timeline_tab, "outputs": _outputs_tab, "raw": _raw_tab}
 def run_event(request: Request, pk: UUID, seq: int) -> HttpResponse:
     """The body of one line, fetched when somebody opens it."""
     event = get_object_or_404(RunEvent, run_id=pk, seq=seq)
-    result = queries.results_of(pk, [event.span]).get(event.span) if _is_call(event) else None
-    progress = None
-    if _is_call(event) and (result is None or not result.payload.get("ok")):
-        progress = queries.progress_of(pk, [event.span], event.seq).get(event.span)
     line: Line = describe(event)
-    line.panes = panes_of(event, result, progress)
+    line.panes = _panes(event)
     run = get_object_or_404(Run.objects.only("pk"), pk=pk)
     return render_page(request, "runs/_body.html", {"line": line, "run": run})
 
 
-def _is_call(event: RunEvent) -> bool:
-    return event.kind == "tool.call" and bool(event.span)
+def _panes(event: RunEvent) -> list[Pane]:
+    if event.kind != "tool.call" or not event.span:
+        return panes_of(event)
+    run_id, span = event.run_id, event.span
+    # By kind: the last progress, and the result.
+    news = {found.kind: found for found in queries.news_of_calls(run_id, [span], event.seq)}
+    result, progress = news.get("tool.result"), news.get("tool.progress")
+    if result is not None and result.payload.get("ok"):
+        return panes_of(event, result)
+    return panes_of(event, result, progress, queries.refusals_of(run_id, [span]).get(span))
 
 
 @require_GET

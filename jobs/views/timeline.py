@@ -73,13 +73,12 @@ def _of_this_window(run: Run, events: list[RunEvent]) -> list[RunEvent]:
 def _complete_later(run: Run, lines: list[Line]) -> None:
     """Calls of this window whose result came after it, and how far those are that still run."""
     waiting = {line.event.span: line for line in lines if line.outcome == "running" and line.event}
-    for span, result in queries.results_of(run.pk, waiting).items():
-        complete(waiting.pop(span), result)
-    if run.is_finished or not waiting:
-        return
-    after = min(line.seq for line in waiting.values())
-    for span, progress in queries.progress_of(run.pk, waiting, after).items():
-        report(waiting[span], progress)
+    first = min((line.seq for line in waiting.values()), default=0)
+    for event in queries.news_of_calls(run.pk, waiting, first):
+        if event.kind == "tool.result":
+            complete(waiting[event.span], event)
+        else:
+            report(waiting[event.span], event)
 
 
 def end_open_calls(lines: list[Line]) -> None:

@@ -112,10 +112,9 @@ class TextPage:
 
 @dataclass(frozen=True)
 class TreePage:
-    """Entries of the value at a path; `crumbs` lead back to the whole."""
+    """Entries of a value, counted from 1, and the addresses of those before and after."""
 
     tree: SafeString
-    crumbs: list[tuple[str, str]]
     first: int = 0
     last: int = 0
     size: int = 0
@@ -168,11 +167,11 @@ def _shown(body: Body, asked: dict[str, Any], *, is_text: bool) -> dict[str, Any
         return modes | {"text": text_page(body, asked["page"] or 1)}
     path = path_of(asked["at"] or "")
     found = follow(value, path)
+    place = modes | {"crumbs": crumbs(path), "at": pointer_of(path)}
     if isinstance(found, str):
-        # A long text inside: as text, and with the way back to the whole.
-        page = text_page(Held(found.encode("utf-8", "replace")), asked["page"] or 1)
-        return modes | {"text": page, "crumbs": crumbs(path), "at": pointer_of(path)}
-    return modes | {"page": tree_page(found, path, asked["start"] or 0)}
+        inside = Held(found.encode("utf-8", "replace"))
+        return place | {"text": text_page(inside, asked["page"] or 1)}
+    return place | {"tree": tree_page(found, path, asked["start"] or 0)}
 
 
 def _parsed(body: Body) -> Any:
@@ -206,7 +205,8 @@ def cut_point(body: Body, pages: int) -> int:
     if (line_end := near.find(b"\n")) >= 0:
         return place + line_end + 1
     # The bytes that go on with a character look 10xxxxxx.
-    return place + next((at for at, byte in enumerate(near[:4]) if byte & 0xC0 != 0x80), 0)
+    beginning = (at for at, byte in enumerate(near[:4]) if byte & 0xC0 != 0x80)
+    return place + next(beginning, len(near[:4]))
 
 
 # Trees
@@ -214,13 +214,12 @@ def cut_point(body: Body, pages: int) -> int:
 
 def tree_page(value: Any, path: Path, start: int) -> TreePage:
     if not isinstance(value, dict | list):
-        return TreePage(json_tree(value), crumbs(path))
+        return TreePage(json_tree(value))
     size = len(value)
     start = min(start, max(size - 1, 0) // ROWS * ROWS)
     tree = json_tree(value, nodes=NODES, link=address, path=path, start=start, rows=ROWS)
     return TreePage(
         tree,
-        crumbs(path),
         min(start + 1, size),
         min(start + ROWS, size),
         size,

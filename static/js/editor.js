@@ -155,7 +155,7 @@
       const all = $("[data-all]", tools);
       const offered = $$("input[type=checkbox]:not([data-all], [data-gone])", tools);
       if (event.target === all) for (const box of offered) box.checked = all.checked;
-      else all.checked = offered.length > 0 && offered.every((box) => box.checked);
+      else all.checked = offered.length > 0 && offered.every((box) => box.checked) && !$("[data-gone]:checked", tools);
       showLabel(tools);
     }
     if (event.target.name === "secret") nameVariable(event.target);

@@ -296,6 +296,78 @@ def test_an_allowed_tool_that_vanished_is_flagged(
     assert "1 of 3 tools" in html
 
 
+def test_a_list_with_a_vanished_tool_never_becomes_all_tools(
+    member_client: Client, everything: Server
+) -> None:
+    """Flagged, not dropped, and never opened to tools that nobody chose."""
+    names = ["echo", "add", "zip", "old-tool"]
+    job = make(attachments=(AttachmentData("everything", tuple(names)),))
+    html = card(member_client, job)
+    assert "1 tool gone" in html
+    assert "3 of 3 tools" in html
+    pk = str(everything.pk)
+    posted(member_client, job, **{"server": pk, f"tool-{pk}": names})
+    assert allowed(job) == names
+
+
+def test_a_list_that_names_all_tools_of_today_stays_a_list(
+    member_client: Client, everything: Server
+) -> None:
+    """P68 is about ticking by hand: a save of something else widens nothing."""
+    names = ["echo", "add", "zip"]
+    job = make(attachments=(AttachmentData("everything", tuple(names)),))
+    assert "3 of 3 tools" in card(member_client, job)
+    pk = str(everything.pk)
+    posted(member_client, job, description="new", **{"server": pk, f"tool-{pk}": names})
+    job.refresh_from_db()
+    assert (job.description, allowed(job)) == ("new", names)
+
+
+def test_before_any_test_no_tool_counts_as_gone(member_client: Client) -> None:
+    stdio_server("fresh")
+    job = make(attachments=(AttachmentData("fresh", ("echo",)),))
+    assert "tool gone" not in card(member_client, job)
+    assert "no longer offered" not in member_client.get(f"/jobs/{job.pk}/").content.decode()
+
+
+def test_the_overview_names_the_tools_that_vanished(
+    member_client: Client, everything: Server
+) -> None:
+    names = ("echo", *(f"old-{number}" for number in range(5)))
+    job = make(attachments=(AttachmentData("everything", names),))
+    html = member_client.get(f"/jobs/{job.pk}/").content.decode()
+    assert "5 tools no longer offered" in html
+    assert "old-0, old-1, old-2</span> and 2 more" in html
+    assert f'href="/jobs/{job.pk}/settings/#servers"' in html
+
+
+@pytest.mark.parametrize(
+    ("policy", "word", "sentence"),
+    [
+        ({"blocked_tools": ["zip"]}, "Hidden by policy", "policy blocks it."),
+        ({"allowed_tools": ["echo", "add"]}, "Hidden by policy", "among the server"),
+        ({"trust": "guarded"}, "Only creator runs", "runs started by creator."),
+        (
+            {"trust": "guarded", "tool_levels": {"zip": ["creator", "agent"]}},
+            "Only creator and agent runs",
+            "creator or agent.",
+        ),
+        ({"trust": "guarded", "allowed_trust_levels": ["creator", "agent", "public"]}, "", ""),
+        ({}, "", ""),
+    ],
+)
+def test_a_tool_that_the_policy_of_its_server_restricts_is_marked(
+    member_client: Client, everything: Server, policy: dict[str, Any], word: str, sentence: str
+) -> None:
+    """A12-A15, A30, A56"""
+    Server.objects.update(policy=policy)
+    Tool.objects.filter(name="zip").update(destructive=True)
+    job = make(attachments=(AttachmentData("everything"),))
+    html = card(member_client, job)
+    badges = re.findall(r'badge-lock" title="([^"]*)">.*?</svg>([^<]*)<', html)
+    assert [(name, sentence in said) for said, name in badges] == ([(word, True)] if word else [])
+
+
 def test_no_tool_at_all_is_a_choice_too(member_client: Client, everything: Server) -> None:
     job = make(attachments=(AttachmentData("everything"),))
     posted(member_client, job, server=str(everything.pk))
