@@ -60,7 +60,7 @@ class Sweeper:
         steps: list[Callable[[datetime], int]] = [fire_due, self.hint_waiting]
         steps += [self.check_servers, self.tidy]
         if self._has_watched(now):
-            steps += [lifecycle.reap, end_dead_checks]
+            steps += [lifecycle.reap, end_dead_checks, free_dead_calls]
         for step in steps:
             try:
                 step(now)
@@ -158,6 +158,12 @@ def fire_due(now: datetime) -> int:
             Job.objects.filter(pk=job_id, next_run_at=moment).update(next_run_at=None)
             logger.error("the schedule of job %s cannot be used any more: %s", job_id, error)
     return fired
+
+
+def free_dead_calls(now: datetime) -> int:
+    from servers import inflight
+
+    return inflight.sweep()
 
 
 def end_dead_checks(now: datetime) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,70 +15,27 @@ from django.core.files.storage import default_storage
 from django.db import DatabaseError
 from django.utils import timezone
 
-from jobs import collect, lifecycle, runner, tasks, triggers
-from jobs.models import Artifact, Attachment, Job, JobSecret, Run, StateEntry
+from jobs import collect, lifecycle, runner, tasks
+from jobs.models import Artifact, Job, JobSecret, Run, StateEntry
 from jobs.sandbox import base as sandbox
 from secrets_vault.services import set_secret
-from servers.definition import ServerData
-from servers.models import Server
-from servers.services import create_server
+from tests.fakes.executions import UMP, attach, execute, start, wait_for, without_a_machine
 from tests.fakes.runs import (
-    FakeServer,
     FakeServers,
     kinds,
     make_job,
     make_run,
     output_of,
     payloads_of,
-    start_plainly,
-    unavailable,
 )
 from umpteenth.core.config import get_options
 
 pytestmark = pytest.mark.django_db(transaction=True)
-UMP = 'ump() { python3 "$UMP" "$@"; }\n'
 
 
 @pytest.fixture(autouse=True)
 def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
-    from secrets_vault.services import ensure_key_ring
-    from servers.mcp import client
-
-    ensure_key_ring()
-    fakes = FakeServers(good=FakeServer())
-    monkeypatch.setattr(client, "connect", fakes.connect)
-    monkeypatch.setattr(triggers, "hint_run", lambda run_id: None)
-    monkeypatch.setattr(sandbox, "problem", lambda: "")
-    monkeypatch.setattr(sandbox, "start", start_plainly)
-    monkeypatch.setattr(runner, "LOOK_INTERVAL", 0.05)
-    return fakes
-
-
-def execute(job: Job, **fields: Any) -> Run:
-    run = make_run(job, **fields)
-    assert runner.execute(run.pk, "test-worker")
-    run.refresh_from_db()
-    return run
-
-
-def attach(job: Job, name: str = "good", allowed: list[str] | None = None) -> None:
-    server = create_server(
-        actor=None, data=ServerData(name=name, transport="http", url="http://127.0.0.1:9/mcp")
-    )
-    Attachment.objects.create(job=job, server=server, allowed_tools=allowed)
-
-
-def start(run: Run) -> threading.Thread:
-    thread = threading.Thread(target=runner.execute, args=(run.pk, "test-worker"))
-    thread.start()
-    return thread
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+    return without_a_machine(monkeypatch)
 
 
 class TestOutcome:
@@ -306,80 +263,6 @@ class TestSecrets:
         run = execute(job)
         assert run.status == "failed"
         assert "TOKEN" in run.error
-
-
-class TestServers:
-    def test_a_script_calls_a_tool(self, servers: FakeServers) -> None:
-        job = make_job(script=UMP + """ump mcp call good echo '{"message": "hi"}'\n""")
-        attach(job)
-        run = execute(job)
-        assert (run.status, output_of(run)) == ("succeeded", "hi\n")
-        assert servers["good"].calls == [("echo", {"message": "hi"})]
-        assert {"server.connected", "tool.call", "tool.result"} <= set(kinds(run))
-        assert servers["good"].closed
-
-    @pytest.mark.parametrize(("edited", "kept"), [(False, {"mode": "stateless"}), (True, {})])
-    def test_what_worked_is_tried_first_the_next_time(
-        self, servers: FakeServers, edited: bool, kept: dict[str, str]
-    ) -> None:
-        job = make_job(script="until [ -e go ]; do sleep 0.02; done\n")
-        attach(job)
-        run = make_run(job)
-        thread = start(run)
-        wait_for(lambda: Server.objects.filter(state="connected").exists())
-        Server.objects.update(remembered={}, connection_version=2 if edited else 1)
-        (get_options().data_dir / "runs" / str(run.pk) / "workspace" / "go").touch()
-        thread.join(15)
-        assert Server.objects.get().remembered == kept
-
-    def test_a_dead_server_is_named_and_the_run_goes_on(self, servers: FakeServers) -> None:
-        """P71"""
-        servers["bad"] = FakeServer(error=unavailable("Connection refused"))
-        job = make_job(script=UMP + "ump mcp call bad x '{}' || echo went on\n")
-        attach(job, "bad")
-        attach(job, "good")
-        run = execute(job)
-        assert (run.status, output_of(run)) == ("succeeded", "went on\n")
-        [event] = payloads_of(run, "server.unavailable")
-        assert (event["message"], event["reason"]) == (
-            "MCP server bad is unavailable",
-            "Connection refused",
-        )
-        assert len(payloads_of(run, "server.connected")) == 1
-
-    def test_a_disabled_server_is_skipped(self, servers: FakeServers) -> None:
-        """P60"""
-        job = make_job(script=UMP + "ump mcp tools good; echo $?\n")
-        attach(job)
-        job.servers.update(enabled=False)
-        run = execute(job)
-        assert payloads_of(run, "server.skipped") == [{"server": "good", "reason": "disabled"}]
-        assert output_of(run) == "1\n"
-
-    def test_a_run_without_mcp_connects_to_nothing(self) -> None:
-        """U6"""
-        job = make_job()
-        attach(job)
-        run = execute(job, disable_mcp=True)
-        assert run.status == "succeeded"
-        assert payloads_of(run, "server.connected") == []
-
-    def test_a_tool_taken_away_during_the_run_is_denied(self, servers: FakeServers) -> None:
-        job = make_job(
-            script=UMP + "ump mcp tools good >/dev/null\n"
-            "until [ -e go ]; do sleep 0.02; done\nump mcp call good echo '{}'\n"
-        )
-        attach(job)
-        run = make_run(job)
-        thread = start(run)
-        wait_for(lambda: "broker.call" in kinds(run))
-        Attachment.objects.update(allowed_tools=["look"])
-        (get_options().data_dir / "runs" / str(run.pk) / "workspace" / "go").touch()
-        thread.join(15)
-        run.refresh_from_db()
-        assert run.error == "the script ended with exit code 1"
-        assert "tool 'echo' of server 'good' not found" in output_of(run, "stderr")
-        assert servers["good"].calls == []
 
 
 class TestEndedFromOutside:
