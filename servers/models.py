@@ -123,8 +123,9 @@ class Tool(models.Model):
     open_world = models.BooleanField(null=True)
     content_hash = models.CharField(max_length=64)
 
-    # What a page says about it: `New`, `Changed` or nothing.
+    # What a page says about it: `New`, `Changed` or nothing; and `Policy.restriction`.
     mark: str = ""
+    restriction: str = ""
 
     class Meta:
         ordering = ["position"]

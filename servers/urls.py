@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from servers.views import checks, forms, pages
+from servers.views import checks, forms, pages, sheet, tools
 
 app_name = "servers"
 urlpatterns = [
@@ -10,9 +10,10 @@ urlpatterns = [
     path("new/", forms.create, name="create"),
     path("checks/<uuid:pk>/", checks.show, name="check"),
     path("checks/<uuid:pk>/cancel/", checks.cancel, name="cancel_check"),
-    path("<uuid:pk>/", pages.detail, name="detail"),
+    path("<uuid:pk>/", sheet.detail, name="detail"),
     path("<uuid:pk>/row/", pages.row, name="row"),
-    path("<uuid:pk>/tool/", pages.tool, name="tool"),
+    path("<uuid:pk>/tools/", tools.tools, name="tools"),
+    path("<uuid:pk>/tool/", tools.tool, name="tool"),
     path("<uuid:pk>/edit/", forms.edit, name="edit"),
     path("<uuid:pk>/duplicate/", pages.duplicate, name="duplicate"),
     path("<uuid:pk>/delete/", pages.delete, name="delete"),

@@ -16,10 +16,10 @@ from django.forms import BoundField
 from django.http import QueryDict
 from django.utils.safestring import SafeString
 
+from servers.effective import value_words
 from servers.limits import PROFILES
 from servers.models import Server
 from servers.options import BY_NAME, CATALOGUE, Option, OptionError, parse
-from umpteenth.core.templatetags.ui import filesize
 
 PREFIX: Final = "option"
 UNITS: Final = {"seconds": "s", "milliseconds": "ms", "bytes": "bytes"}
@@ -210,9 +210,5 @@ def _help(option: Option) -> str:
     }
     if option.default is not None or None in profiles.values():
         return meaning
-    words = [f"{name} {_amount(option, value)}" for name, value in profiles.items()]
+    words = [f"{name} {value_words(option, value)}" for name, value in profiles.items()]
     return f"{meaning} By profile: {', '.join(words)}."
-
-
-def _amount(option: Option, value: Any) -> str:
-    return filesize(value) if option.kind == "bytes" else f"{value:,}"

@@ -11,7 +11,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from servers import checks
 from servers.models import Check
-from servers.views.common import can_manage, get_server, listed_tools
+from servers.views.common import can_manage, get_server
+from servers.views.tools import tools_of
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page
 
@@ -89,7 +90,7 @@ def _context(request: Request, check: Check) -> dict[str, object]:
         "server": check.server,
         "seconds": max(0.0, (end - check.created_at).total_seconds()),
         "step_seconds": _step_seconds(check),
-        "tools": listed_tools(check.server, check) if found else [],
+        "tools": tools_of(check.server, news=check) if found else None,
         "is_current": check.connection_version == check.server.connection_version,
         "can_manage": can_manage(request),
     }

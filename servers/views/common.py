@@ -8,7 +8,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404
 
 from servers.access import NotAllowed, may_manage
-from servers.models import Check, Server, Tool
+from servers.models import Server
 from umpteenth.core.htmx import Request
 
 
@@ -38,16 +38,3 @@ def require_manager(request: Request) -> None:
 
 def can_manage(request: Request) -> bool:
     return may_manage(request.user)
-
-
-def listed_tools(server: Server, check: Check | None) -> list[Tool]:
-    """The cached tools without their schemas; `mark` says what the check found new about one."""
-    tools = list(server.tools.defer("input_schema", "output_schema"))
-    changes = check.changes if check else {}
-    marks = {
-        **dict.fromkeys(changes.get("added", []), "New"),
-        **dict.fromkeys(changes.get("changed", []), "Changed"),
-    }
-    for tool in tools:
-        tool.mark = marks.get(tool.name, "")
-    return tools

@@ -1,4 +1,4 @@
-"""The list, a server's sheet, the switch, duplicate and delete."""
+"""The list, the switch, duplicate and delete."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from uuid import UUID
 from django.core.paginator import Paginator
 from django.http import Http404, HttpResponse
 from django.urls import reverse
+from django.utils.text import Truncator
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from secrets_vault.errors import SecretError
 from servers import services
-from servers.forms.lists import ServerFilter, ToolForm
-from servers.models import Check, Server
-from servers.queries import find_servers, recent_checks
-from servers.schema import parameters
+from servers.forms.lists import ServerFilter
+from servers.models import Server
+from servers.queries import find_servers
 from servers.status import auth_status
 from servers.usage import usages
-from servers.views.common import can_manage, get_server, get_server_to_manage, listed_tools
+from servers.views.common import can_manage, get_server_to_manage
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 PER_PAGE = 25
@@ -56,33 +56,6 @@ def _row_page(request: Request, pk: UUID) -> HttpResponse:
         raise Http404("There is no such server. Somebody may have deleted it.")
     context = {"row": _row(server), "can_manage": can_manage(request)}
     return render_page(request, "servers/row.html", context, partial="servers/row.html")
-
-
-@require_GET
-def detail(request: Request, pk: UUID) -> HttpResponse:
-    server = get_server(pk)
-    checks = recent_checks(pk)
-    context = {
-        "server": server,
-        "auth": auth_status(server),
-        "tools": listed_tools(server, _last_success(checks)),
-        "checks": checks,
-        "usages": usages(server),
-        "can_manage": can_manage(request),
-    }
-    return render_page(request, "servers/detail.html", context, partial="servers/detail_part.html")
-
-
-@require_GET
-def tool(request: Request, pk: UUID) -> HttpResponse:
-    """A tool's schemas, fetched when somebody opens it: hundreds of them would fill a page."""
-    server = get_server(pk)
-    form = ToolForm(request.GET)
-    tool = server.tools.filter(name=form.cleaned_data["name"]).first() if form.is_valid() else None
-    if tool is None:
-        raise Http404("The server no longer lists this tool.")
-    context = {"server": server, "tool": tool, "parameters": parameters(tool.input_schema)}
-    return render_page(request, "servers/tool.html", context, partial="servers/tool_part.html")
 
 
 @require_POST
@@ -144,8 +117,26 @@ def _row(server: Server) -> dict[str, Any]:
         "server": server,
         "auth": auth_status(server),
         "check": getattr(server, "check_under_way", None),
+        "hover": _hover(server),
+        "endpoint": _short_endpoint(server),
+        "tools": f"{server.tool_count:,}",
     }
 
 
-def _last_success(checks: list[Check]) -> Check | None:
-    return next((check for check in checks if check.outcome == Check.Outcome.CONNECTED), None)
+def _short_endpoint(server: Server) -> str:
+    """Without what nearly all have in common: that leaves room for what tells them apart."""
+    if server.transport == Server.Transport.UNIX:
+        return server.socket_path
+    return server.endpoint.removeprefix("https://")
+
+
+def _hover(server: Server) -> str:
+    """The state's reason and what comes next, for whoever rests the pointer on it."""
+    words = [str(server.get_state_display())]
+    if server.failures > 1:
+        words.append(f"{server.failures} times in a row")
+    if server.last_error:
+        words.append(Truncator(server.last_error).chars(200))
+    if server.enabled and server.next_check_at:
+        words.append(f"Next check at {server.next_check_at:%H:%M} UTC")
+    return "\n".join(words)

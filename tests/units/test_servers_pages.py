@@ -134,7 +134,7 @@ def test_a_row_can_be_fetched_alone(member_client: Client) -> None:
     Check.objects.create(server=server, connection_version=1)
     address = reverse("servers:row", args=[server.pk])
     text = member_client.get(address, headers={"HX-Request": "true"}).content.decode()
-    assert "Testing…" in text
+    assert "Being checked" in text
     assert "every 2s" in text
     Server.objects.all().delete()
     assert member_client.get(address).status_code == 404

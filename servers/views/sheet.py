@@ -1,0 +1,146 @@
+"""A server's sheet: what it is, how it goes and why, what holds for it, its tools and checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpResponse
+from django.views.decorators.http import require_GET
+
+from servers.effective import InForce, in_force
+from servers.forms.options import LABELS
+from servers.models import Check, Server
+from servers.policy import Policy
+from servers.queries import latest_news, recent_checks
+from servers.status import auth_status, credentials_words
+from servers.usage import usages
+from servers.views.common import can_manage, get_server
+from servers.views.tools import tools_of
+from umpteenth.core import clock
+from umpteenth.core.config import get_options
+from umpteenth.core.htmx import Request, render_page
+
+STRIP_FOR = timedelta(days=7)
+MOST_BARS = 60
+BAR_WIDTH, BAR_STEP, STRIP_HEIGHT, GOOD_HEIGHT = 5, 7, 20, 8
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A check in the strip; one that did not succeed is higher, so that colour is not alone."""
+
+    check: Check
+    x: int
+    y: int
+    height: int
+
+
+@dataclass
+class Line:
+    """The newest of checks that found the same one after the other, and how many there are."""
+
+    check: Check
+    count: int = 1
+    oldest: Check | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One line of what holds."""
+
+    label: str
+    limit: InForce
+
+
+@require_GET
+def detail(request: Request, pk: UUID) -> HttpResponse:
+    server = get_server(pk)
+    now = clock.now()
+    checks = recent_checks(pk)
+    context = {
+        "server": server,
+        **_connection(server),
+        **_health(server, checks),
+        **_limits(server),
+        "now": now,
+        "tools": tools_of(server, news=latest_news(pk, now)),
+        "policy": Policy.from_json(server.policy),
+        "lines": _lines(checks),
+        "bars": _strip(pk),
+        "usages": usages(server),
+        "can_manage": can_manage(request),
+    }
+    return render_page(request, "servers/detail.html", context, partial="servers/detail_part.html")
+
+
+def _connection(server: Server) -> dict[str, Any]:
+    return {
+        "auth": auth_status(server),
+        "credentials": credentials_words(server),
+        "found_transport": str(server.remembered.get("transport", "")),
+    }
+
+
+def _health(server: Server, checks: list[Check]) -> dict[str, Any]:
+    """What the last check knew beyond the server's own columns, and what comes next."""
+    done = [check for check in checks if check.is_done]
+    troubled = server.state in (Server.State.FAILED, Server.State.LOGIN_REQUIRED)
+    last = done[0] if done else None
+    success = next((check for check in done if check.outcome == Check.Outcome.CONNECTED), None)
+    return {
+        "under_way": next((check for check in checks if not check.is_done), None),
+        "trouble": last if troubled and last is not None and last.error else None,
+        "warnings": success.warnings if success and not troubled else [],
+        "was_tested": bool(checks),
+        "checks_itself": get_options().mcp.auto_connect,
+    }
+
+
+def _limits(server: Server) -> dict[str, Any]:
+    rows = [
+        Limit(LABELS.get(limit.name, limit.name), limit)
+        for limit in in_force(server.options, server.transport)
+    ]
+    return {
+        "limits": rows,
+        "limits_set": sum(1 for row in rows if row.limit.source == "set here"),
+    }
+
+
+def _lines(checks: list[Check]) -> list[Line]:
+    """Newest first. Health checks that fail all day would fill the sheet with one sentence."""
+    lines: list[Line] = []
+    for check in checks:
+        if lines and _found_the_same(lines[-1].check, check):
+            lines[-1].count += 1
+            lines[-1].oldest = check
+        else:
+            lines.append(Line(check))
+    return lines
+
+
+def _found_the_same(newer: Check, older: Check) -> bool:
+    if not (newer.is_done and older.is_done) or newer.outcome == Check.Outcome.CONNECTED:
+        return False
+    mine, other = [(c.kind, c.outcome, c.error) for c in (newer, older)]
+    return mine == other and newer.kind != Check.Kind.PERSON
+
+
+def _strip(server_id: UUID) -> list[Bar]:
+    """The checks of the last days, oldest first."""
+    recent = Check.objects.filter(
+        server_id=server_id,
+        status=Check.Status.DONE,
+        created_at__gt=clock.now() - STRIP_FOR,
+    )
+    columns = ("outcome", "kind", "created_at")
+    newest = list(recent.order_by("-created_at").only(*columns)[:MOST_BARS])
+    return [_bar(index * BAR_STEP, check) for index, check in enumerate(reversed(newest))]
+
+
+def _bar(x: int, check: Check) -> Bar:
+    height = GOOD_HEIGHT if check.outcome == Check.Outcome.CONNECTED else STRIP_HEIGHT
+    return Bar(check, x, STRIP_HEIGHT - height, height)
