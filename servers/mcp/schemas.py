@@ -212,6 +212,8 @@ def _compile(schema: dict[str, Any], text: str) -> _Compiled:
             return _compile_in(dialect, schema)
         except jsonschema_rs.ValidationError as error:
             fault = fault or describe_schema_fault(error)
+            if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
+                break  # older dialects do not know all references, and would let them pass
         except ValueError as error:
             raise _Unusable(f"cannot be read: {clean(str(error), 200)}") from None
     raise _Unusable(fault)
@@ -278,7 +280,10 @@ class _Cache:
 
     def compiled(self, schema: dict[str, Any]) -> _Compiled:
         """Raises `_Unusable`."""
-        text = _text_of(schema)
+        try:
+            text = _text_of(schema)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _Unusable(f"is no JSON: {error}") from None
         key = hashlib.sha256(text.encode(errors="replace")).digest()
         with self._lock:
             if key in self._entries:
