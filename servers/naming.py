@@ -20,5 +20,12 @@ def model_name(server: str, tool: str) -> str:
     """
     pair = json.dumps([server, tool], separators=(",", ":"))
     suffix = hashlib.sha256(pair.encode()).hexdigest()[:_DIGITS]
-    readable = _FOREIGN.sub("_", f"{server}__{tool}")[:_READABLE]
-    return f"{readable}__{suffix}"
+    return f"{_readable(server, tool)}__{suffix}"
+
+
+def _readable(server: str, tool: str) -> str:
+    """Both parts, shortened where they must be: models choose by the tool, so it keeps more."""
+    room = _READABLE - len("__")
+    server, tool = _FOREIGN.sub("_", server), _FOREIGN.sub("_", tool)
+    server = server[: max(room - len(tool), room // 3)]
+    return f"{server}__{tool[: room - len(server)]}"

@@ -25,12 +25,13 @@ from servers.mcp.types import ServerError
 def decode_json(text: str | bytes) -> Any:
     """The value of a JSON document; invalid UTF-8 is replaced and NaN becomes None.
 
-    Raises `ValueError` for anything that is no JSON, and for values nested too deeply to read.
+    A byte order mark before it is skipped. Raises `ValueError` for anything that is no JSON, and
+    for values nested too deeply to read.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
     try:
-        return json.loads(text, parse_constant=lambda _name: None)
+        return json.loads(text.removeprefix("\ufeff"), parse_constant=lambda _name: None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -61,9 +62,19 @@ def _read_message(value: Any) -> JSONRPCMessage | None:
         return _read_call(method, identity, value.get("params"))
     if isinstance(value.get("error"), dict | str):
         return JSONRPCError(jsonrpc="2.0", id=identity, error=_read_error(value["error"]))
-    if identity is not None and isinstance(value.get("result"), dict):
-        return JSONRPCResponse(jsonrpc="2.0", id=identity, result=value["result"])
+    if identity is not None and "result" in value:
+        return _read_answer(identity, value["result"])
     return None
+
+
+def _read_answer(identity: int | str, result: Any) -> JSONRPCMessage:
+    """Whoever waits for it must hear of it, whatever it is."""
+    if result is None:
+        result = {}
+    if isinstance(result, dict):
+        return JSONRPCResponse(jsonrpc="2.0", id=identity, result=result)
+    error = ErrorData(code=INTERNAL_ERROR, message="The server's answer is no object.")
+    return JSONRPCError(jsonrpc="2.0", id=identity, error=error)
 
 
 def _read_call(method: str, identity: int | str | None, params: Any) -> JSONRPCMessage:

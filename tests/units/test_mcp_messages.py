@@ -36,7 +36,7 @@ def test_nothing_that_json_can_say_breaks_the_reader(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 1, "x", [], {}, {"level": "info"}, {"id": 1}, {"id": 1, "result": 5}, [[]]]
+    "value", [None, 1, "x", [], {}, {"level": "info"}, {"id": 1}, {"result": {}}, [[]]]
 )
 def test_what_is_no_message_is_skipped(value: Any) -> None:
     """C01."""
@@ -73,6 +73,31 @@ def test_errors_of_odd_shapes_keep_their_words(error: Any, code: int, message: s
     read = read_one({"jsonrpc": "2.0", "id": 1, "error": error})
     assert isinstance(read, JSONRPCError)
     assert (read.error.code, read.error.message) == (code, message)
+
+
+@pytest.mark.parametrize("result", [5, "done", [], True])
+def test_an_answer_that_is_no_object_fails_its_request(result: Any) -> None:
+    """Skipped, it would leave the caller waiting for its whole limit."""
+    read = read_one({"jsonrpc": "2.0", "id": 3, "result": result})
+    assert isinstance(read, JSONRPCError)
+    assert (read.id, read.error.message) == (3, "The server's answer is no object.")
+
+
+def test_an_answer_of_null_is_an_empty_one() -> None:
+    read = read_one({"jsonrpc": "2.0", "id": "a", "result": None})
+    assert isinstance(read, JSONRPCResponse)
+    assert (read.id, read.result) == ("a", {})
+
+
+def test_null_as_the_error_is_none() -> None:
+    read = read_one({"jsonrpc": "2.0", "id": 1, "error": None, "result": {"a": 1}})
+    assert isinstance(read, JSONRPCResponse)
+
+
+@pytest.mark.parametrize("text", ['\ufeff{"a": 1}', b'\xef\xbb\xbf{"a": 1}'])
+def test_a_byte_order_mark_is_skipped(text: str | bytes) -> None:
+    """C01: some systems write one before everything."""
+    assert decode_json(text) == {"a": 1}
 
 
 def test_invalid_bytes_and_numbers_are_replaced() -> None:

@@ -46,5 +46,27 @@ def test_names_that_look_alike_stay_apart(first: str, second: str) -> None:
 def test_a_name_is_readable_and_the_same_for_ever() -> None:
     """P72: stored transcripts refer to it."""
     assert model_name("everything", "echo") == "everything__echo__16e2c3dd5cde532a923d"
-    assert model_name("s" * 64, "t" * 64).startswith("s" * 42 + "__")
     assert len(model_name("s" * 64, "t" * 64)) == MAX_NAME
+
+
+@pytest.mark.parametrize(
+    ("server", "tool", "start"),
+    [
+        ("s" * 64, "t" * 64, "s" * 13 + "__" + "t" * 27 + "__"),
+        ("s" * 64, "search", "s" * 34 + "__search__"),
+        ("crm", "t" * 64, "crm__" + "t" * 37 + "__"),
+        ("s" * 20, "t" * 20, "s" * 20 + "__" + "t" * 20 + "__"),
+        ("überprüfen", "New Tool", "_berpr_fen__New_Tool__"),
+        ("", "", "____"),
+    ],
+)
+def test_a_long_name_keeps_the_beginning_of_both_parts(server: str, tool: str, start: str) -> None:
+    """P72: a model that saw only the server's name could not choose."""
+    assert model_name(server, tool).startswith(start)
+
+
+@given(names, names)
+def test_a_long_server_name_never_hides_the_tool(server: str, tool: str) -> None:
+    """P72."""
+    kept = re.sub("[^A-Za-z0-9_-]", "_", tool)[:27]
+    assert f"__{kept}" in model_name(server, tool)
