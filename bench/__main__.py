@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import memory, servers, speed
+from bench import engine, memory, servers, speed
 from bench.report import Row, write
 from bench.site import redis, site
 
@@ -49,6 +49,29 @@ def first_result(rounds: int) -> list[Row]:
 def throughput(rounds: int) -> list[Row]:
     with site() as here:
         return speed.throughput(here, min(rounds, 3))
+
+
+@part("e")
+def single_calls(rounds: int) -> list[Row]:
+    with site() as here:
+        return engine.calls(here, rounds)
+
+
+@part("f")
+def connect_and_list(rounds: int) -> list[Row]:
+    return engine.connect_and_list(rounds)
+
+
+@part("g")
+def one_hangs(rounds: int) -> list[Row]:
+    with site() as here:
+        return engine.one_hangs(here, rounds)
+
+
+@part("h")
+def many_tools(rounds: int) -> list[Row]:
+    with site() as here:
+        return engine.many_tools(here, rounds)
 
 
 @part("d")

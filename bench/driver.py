@@ -13,6 +13,8 @@ from collections.abc import Callable
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any
 
+from bench import toolbox
+
 if TYPE_CHECKING:
     from jobs.models import Run
 
@@ -26,16 +28,45 @@ def wait_for_worker() -> None:
     _wait(lambda: Worker.objects.exists(), "a worker")
 
 
-def add_server(name: str, command: str, args: list[str], url: str) -> None:
+def add_server(
+    name: str, command: str, args: list[str], url: str, inflight: int = 0, tools: int = 0
+) -> None:
+    """`inflight` and `tools`, where they are given, stand in for the server's usual limits."""
     from servers.definition import HTTP, STDIO, ServerData
     from servers.services import create_server
 
+    wanted = {"max_inflight_calls": inflight, "max_tools": tools, "max_tool_pages": tools}
+    options = {option: value for option, value in wanted.items() if value}
     data = (
-        ServerData(name, HTTP, "", url=url)
+        ServerData(name, HTTP, "", url=url, options=options)
         if url
-        else ServerData(name, STDIO, "", command=command, args=tuple(args))
+        else ServerData(name, STDIO, "", command=command, args=tuple(args), options=options)
     )
     create_server(actor=None, data=data)
+
+
+def test(name: str) -> float:
+    """Test the server here; seconds from the claim to what was stored."""
+    from servers.checks import request_check, run_check
+    from servers.models import Check, Server
+
+    check = request_check(Server.objects.get(name=name), actor=None)
+    run_check(check.pk)
+    _wait(lambda: Check.objects.filter(pk=check.pk, status=Check.Status.DONE).exists(), "a test")
+    check = Check.objects.get(pk=check.pk)
+    if check.outcome != Check.Outcome.CONNECTED:
+        raise RuntimeError(f"the test of {name} failed: {check.error}")
+    assert check.started_at is not None
+    assert check.finished_at is not None
+    return (check.finished_at - check.started_at).total_seconds()
+
+
+def page_of_server(name: str) -> str:
+    from django.urls import reverse
+
+    from servers.models import Server
+
+    return reverse("servers:detail", args=[Server.objects.get(name=name).pk])
 
 
 def add_job(name: str, script: str, servers: list[str], overlap: str) -> None:
@@ -138,6 +169,9 @@ TASKS: dict[str, Callable[..., Any]] = {
     "run": run,
     "sign_in": sign_in,
     "pages": pages,
+    "page_of_server": page_of_server,
+    "test": test,
+    "toolbox_calls": toolbox.calls,
 }
 
 
