@@ -311,7 +311,8 @@ def _succeed(
             return True
         changes = store_success(check.server, found.connection, found.tools, masker=masker)
         kept = success_columns(found.connection, found.tools, changes, masker)
-        kept["warnings"] = columns["warnings"] + kept["warnings"]
+        # The connection lists those about its settings as well.
+        kept["warnings"] = list(dict.fromkeys([*columns["warnings"], *kept["warnings"]]))
         if changes is None:
             kept["warnings"].append(OUTDATED)
         mine.update(status=Check.Status.DONE, finished_at=database_now(), **{**columns, **kept})

@@ -105,6 +105,18 @@ def test_a_dropped_token_leaves_no_trace_on_the_wire(fake: FakeHttp) -> None:
     assert "NOWHERE" not in everything
 
 
+@pytest.mark.parametrize("token", ["", "another"])
+def test_a_test_says_once_that_a_token_was_dropped(fake: FakeHttp, token: str) -> None:
+    """U27: where it goes well and where it fails, since that may be why."""
+    fake.token = token
+    server = http_server(url=fake.url, options={"token_ref": "@NOWHERE"})
+    check = request_check(server, actor=None)
+    assert run_check(check.pk)
+    check.refresh_from_db()
+    assert check.outcome == ("login_required" if token else "connected")
+    assert ["token_ref @NOWHERE" in warning for warning in check.warnings].count(True) == 1
+
+
 def test_two_actors_have_a_session_each_with_a_header_each(fake: FakeHttp) -> None:
     """U61, U62, U64."""
     server = http_server(url=fake.url, options={"per_actor": True})
