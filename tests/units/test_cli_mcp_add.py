@@ -196,6 +196,16 @@ def test_show_tells_the_policy_and_marks_restricted_tools() -> None:
     assert "other [not allowed]" in text
 
 
+@pytest.mark.parametrize("state", Server.State)
+def test_each_state_is_told_in_one_word(state: Server.State) -> None:
+    """A58: configured (not tested), connected, failed, login required; disabled beside it."""
+    server = http_server()
+    Server.objects.update(state=state, enabled=state != Server.State.FAILED)
+    [listed] = json.loads(run("list", "--json").stdout)
+    assert (listed["state"], listed["enabled"]) == (state.value, state != "failed")
+    assert (show(server)["state"], show(server)["enabled"]) == (state.value, listed["enabled"])
+
+
 def test_show_tells_how_it_was_found_and_how_it_goes() -> None:
     server = after_success(unix_server(), "echo")
     Server.objects.update(

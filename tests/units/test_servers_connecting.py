@@ -41,7 +41,7 @@ def test_references_in_headers_and_query_are_resolved() -> None:
 
 
 def test_a_command_gets_exactly_its_arguments_and_its_environment() -> None:
-    """U9, U11, C14: nothing is expanded and nothing is inherited."""
+    """U9-U11, C14, E05: nothing is expanded and nothing is inherited."""
     secret("BRAVE", "value-of-brave")
     env = {"BRAVE_API_KEY": "{{secret:BRAVE}}", "HOME": "~", "X": "${PATH}"}
     settings, _ = connection_settings(stdio_server(args=("~", "$HOME", ""), env=env))
@@ -336,6 +336,16 @@ def test_each_option_reaches_the_engine(options: dict[str, Any], name: str, valu
     changed = settings_with(**options)
     assert getattr(changed, name) == value
     assert getattr(ConnectionSettings("github", "http"), name) != value
+
+
+def test_a_command_carries_no_credential_of_its_own() -> None:
+    """U13: not even where a row claims one."""
+    secret("TOKEN", "value-of-token")
+    server = stdio_server()
+    server.options = {"token_ref": "@TOKEN"}
+    settings, mask = connection_settings(server)
+    assert (settings.headers, settings.url, settings.warnings) == ((), "", ())
+    assert mask == {}
 
 
 def test_a_start_limit_reaches_the_engine() -> None:

@@ -35,6 +35,14 @@ def of(transport: str, **values: object) -> ServerData:
     return {HTTP: http, STDIO: stdio, UNIX: unix}[transport](**values)
 
 
+@pytest.mark.parametrize("transport", ["", "sse", "unix_socket", "HTTP"])
+def test_there_are_three_transports_and_no_other(transport: str) -> None:
+    """U7."""
+    assert {check(of(known)) == {} for known in (HTTP, STDIO, UNIX)} == {True}
+    errors = check(ServerData(name="a", transport=transport, options={"max_tools": 0}))
+    assert errors == {"transport": "Choose HTTP, stdio or Unix socket."}
+
+
 def test_the_worked_examples_are_fine() -> None:
     """P15, P19."""
     header = Entry("Authorization", "Bearer {{secret:GITHUB_TOKEN}}")
