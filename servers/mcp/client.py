@@ -157,6 +157,8 @@ class Connection:
     async def _look_up_in_time(self, name: str, clock: Clock) -> Tool | None:
         try:
             async with clock:
+                if not clock.allows(0):
+                    raise TimeoutError
                 return await self._look_up(name)
         except TimeoutError:
             raise timed_out(clock, in_doubt=False) from None

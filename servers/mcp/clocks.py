@@ -25,7 +25,7 @@ class Clock:
         self, limit: TimeLimit, *, cut: TimeLimit = NO_CUT, deadline: float | None = None
     ) -> None:
         self._now = asyncio.get_running_loop().time
-        self._start = self._renewed = self._now()
+        self._began = self._start = self._renewed = self._now()
         self._limit = limit
         self._cut = cut
         self._deadline = deadline
@@ -75,7 +75,7 @@ class Clock:
         """The limit that ends it, such as `30 seconds (tool_timeout_secs)`."""
         moment, seconds, option = min(self._ends(), default=(0.0, 0.0, self._limit.option))
         if option == THE_RUN:
-            seconds = max(moment - self._start, 0.0)
+            seconds = max(moment - self._began, 0.0)
         return f"{round(seconds, 1):g} seconds ({option})"
 
     def _ends(self) -> list[tuple[float, float, str]]:

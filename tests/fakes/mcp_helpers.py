@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from servers.mcp.types import ConnectionSettings
+from servers.mcp.types import Asker, ConnectionSettings
+from tests.fakes.mcp_http import FakeHttp
 from tests.fakes.mcp_server import Behaviour
+from tests.fakes.spawner import BareSpawner
+
+if TYPE_CHECKING:
+    from servers.mcp.client import Connection
 
 FAKE = Path(__file__).with_name("mcp_server.py")
 
@@ -51,3 +58,35 @@ def shell_settings(script: str, **options: Any) -> ConnectionSettings:
 
 def http_settings(url: str, **options: Any) -> ConnectionSettings:
     return ConnectionSettings(name="fake", transport="http", url=url, **options)
+
+
+# Every way to reach a server: transport, shape of the answers, era.
+WAYS = ("stdio", "stdio modern", "json", "events", "events modern", "sse")
+
+
+@asynccontextmanager
+async def reached(
+    way: str,
+    behaviour: Behaviour | None = None,
+    *,
+    observer: Recorder | None = None,
+    ask: Asker | None = None,
+    **options: Any,
+) -> AsyncIterator[Connection]:
+    """A connection to the fake in one of `WAYS`; `options` are those of `ConnectionSettings`."""
+    from servers.mcp.client import connect
+
+    kind, _, era = way.partition(" ")
+    behaviour = replace(behaviour or Behaviour(), era=era or "legacy")
+    given: dict[str, Any] = {"observer": observer, "ask": ask}
+    if kind == "stdio":
+        settings = stdio_settings(behaviour, **options)
+        async with connect(settings, spawn=BareSpawner(), **given) as connection:
+            yield connection
+        return
+    shapes = {"json": {}, "events": {"answer": "sse"}, "sse": {"transport": "sse"}}
+    async with (
+        FakeHttp(behaviour, **shapes[kind]) as server,  # type: ignore[arg-type]
+        connect(http_settings(server.url, **options), **given) as connection,
+    ):
+        yield connection
