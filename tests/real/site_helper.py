@@ -21,6 +21,10 @@ from django.utils import timezone  # noqa: E402
 
 from jobs import jobfile, lifecycle, services, shapes, triggers  # noqa: E402
 from jobs.models import Job, Run, RunEvent, Worker  # noqa: E402
+from servers import checks  # noqa: E402
+from servers.definition import ServerData  # noqa: E402
+from servers.models import Check, Server  # noqa: E402
+from servers.services import create_server  # noqa: E402
 from umpteenth import celery  # noqa: E402
 
 
@@ -74,10 +78,35 @@ def workers() -> int:
     return Worker.objects.count()
 
 
+def add_server(name: str, transport: str, **values: Any) -> str:
+    data = ServerData(name=name, transport=transport, **values)
+    return create_server(actor=None, data=data).name
+
+
+def test(names: list[str]) -> list[str]:
+    servers = {server.name: server for server in Server.objects.filter(name__in=names)}
+    return [str(checks.request_check(servers[name], actor=None).pk) for name in names]
+
+
+def cancel_test(check_id: str) -> None:
+    checks.cancel_check(Check.objects.get(pk=check_id))
+
+
+def outcomes(check_ids: list[str]) -> list[str]:
+    """In the order of the ids; a test under way has its status."""
+    found = {str(check.pk): check for check in Check.objects.filter(pk__in=check_ids)}
+    return [found[pk].outcome or found[pk].status for pk in check_ids]
+
+
+def errors(check_ids: list[str]) -> list[str]:
+    return list(Check.objects.filter(pk__in=check_ids).values_list("error", flat=True))
+
+
 for line in sys.stdin:
     function, *arguments = json.loads(line)
+    named = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
     try:
-        answer: dict[str, Any] = {"value": globals()[function](*arguments)}
+        answer: dict[str, Any] = {"value": globals()[function](*arguments, **named)}
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     connection.close()
