@@ -11,13 +11,14 @@ from click.testing import CliRunner, Result
 
 from secrets_vault.services import set_secret
 from servers import calling, checks, following
+from servers.mcp.types import Answer, Question
 from servers.models import Check, Server
 from servers.services import read_private
 from tests.fakes.mcp_helpers import FAKE
 from tests.fakes.mcp_server import TOOLS, Behaviour
 from tests.fakes.server_rows import after_success, behaviour_argument, http_server
 from tests.fakes.spawner import BareSpawner
-from umpteenth.cli import mcp, mcp_add, mcp_show
+from umpteenth.cli import asking, mcp, mcp_add, mcp_show
 
 pytestmark = pytest.mark.django_db
 
@@ -193,6 +194,32 @@ def test_a_failed_test_exits_with_1_and_shows_stderr() -> None:
     document = json.loads(run("test", "fake", "--json").stdout)
     assert document["outcome"] == "failed"
     assert document["tools"] == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("at_a_terminal", [True, False])
+def test_a_test_at_a_terminal_can_ask_the_person(
+    at_a_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Section 5 of the issue: it is done here and no worker is told; elsewhere nobody is asked."""
+
+    async def ask(question: Question) -> Answer:
+        return Answer("decline")
+
+    seen: list[Any] = []
+    hinted: list[Any] = []
+
+    def run_check(pk: Any, *, ask: Any) -> None:
+        seen.append(ask)
+        Check.objects.filter(pk=pk).update(status="done", outcome="connected")
+
+    monkeypatch.setattr(asking, "terminal_asker", lambda name: ask if at_a_terminal else None)
+    monkeypatch.setattr(following, "run_check", run_check)
+    monkeypatch.setattr(checks, "_hint", hinted.append)
+    http_server("a")
+    assert run("test", "a").exit_code == 0
+    assert seen == [ask if at_a_terminal else None]
+    assert len(hinted) == (0 if at_a_terminal else 1)
 
 
 def test_login_required_exits_with_3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,8 +56,9 @@ def list_command(as_json: bool) -> None:
 def test(name: str, as_json: bool) -> None:
     """Connect to a server and list its tools.
 
-    Exit status 0 connected, 1 failed, 3 login required. A worker does it if one is running;
-    what none has claimed within 3 s is done here.
+    Exit status 0 connected, 1 failed, 3 login required. On a terminal it is done here, and what
+    the server asks is put to you. Elsewhere a worker does it if one is running; what none has
+    claimed within 3 s is done here.
     """
     setup()
     server = get_server(name)
@@ -121,12 +122,17 @@ def remove(name: str, yes: bool) -> None:
 
 
 def _follow(server: Server, *, quiet: bool) -> Check:
-    """Ask for a check and wait for its end; steps go to standard error as they happen."""
+    """Ask for a check and wait for its end; steps go to standard error as they happen.
+
+    Where a person sits at the terminal, the check is done here, so that the server can ask them.
+    """
     from servers.checks import cancel_check, request_check
     from servers.following import CheckFollower
+    from umpteenth.cli.asking import terminal_asker
 
-    check = request_check(server, actor=None)
-    follower = CheckFollower(check.pk)
+    ask = terminal_asker(server.name)
+    check = request_check(server, actor=None, hinted=ask is None)
+    follower = CheckFollower(check.pk, ask)
     try:
         for label in follower.steps():
             if not quiet:
