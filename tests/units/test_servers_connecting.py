@@ -110,7 +110,8 @@ def test_a_secret_that_no_header_can_hold_is_refused_without_its_value() -> None
 
 
 @pytest.mark.parametrize(
-    "value", ["sk-a\nsk-b", "sk-a\rsk-b", "sk-a \u20ac", "sk-a\x1b[0m", "sk-a\x85b", "sk-a\x7fb"]
+    "value",
+    ["sk-a\nsk-b", "sk-a\rsk-b", "sk-a\tb", "sk-a \u20ac", "sk-a\x1b[0m", "sk-a\x85b", "sk-a\x7fb"],
 )
 @pytest.mark.parametrize("options", [{}, {"token_ref": "@TOKEN"}])
 def test_no_value_of_a_secret_breaks_a_header(options: dict[str, Any], value: str) -> None:

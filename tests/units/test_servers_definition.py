@@ -114,6 +114,7 @@ def test_the_query_is_cut_off_the_address() -> None:
         (Entry("X", "a\r\nY: b"), "headers.0.value"),
         (Entry("X", "a\nb"), "headers.0.value"),
         (Entry("X", "a\rb"), "headers.0.value"),
+        (Entry("X", "a\tb"), "headers.0.value"),
         (Entry("X", "a\u2028b"), "headers.0.value"),
         (Entry("X", "5 €"), "headers.0.value"),
         (Entry("X", "Ж"), "headers.0.value"),
@@ -139,7 +140,7 @@ def test_a_sentence_about_a_value_names_the_header_and_never_the_value(value: st
     assert "canary" not in sentence
 
 
-@pytest.mark.parametrize("value", ["", "a", "a b\tc", "Grüße", "\xa0x", " sk-secret\n"])
+@pytest.mark.parametrize("value", ["", "a", "a b", "Grüße", "a\xa0b", " \tsk-secret\r\n"])
 def test_a_header_may_hold_what_http_carries(value: str) -> None:
     """RFC 9110, section 5.5; blanks around it are dropped when it is stored."""
     assert check(http(headers=(Entry("X", value),))) == {}
