@@ -24,7 +24,7 @@ from jobs.models import Job, Run, RunEvent, Worker  # noqa: E402
 from servers import checks  # noqa: E402
 from servers.definition import ServerData  # noqa: E402
 from servers.models import Check, Server  # noqa: E402
-from servers.services import create_server  # noqa: E402
+from servers.services import create_server, set_enabled  # noqa: E402
 from umpteenth import celery  # noqa: E402
 
 
@@ -81,6 +81,27 @@ def workers() -> int:
 def add_server(name: str, transport: str, **values: Any) -> str:
     data = ServerData(name=name, transport=transport, **values)
     return create_server(actor=None, data=data).name
+
+
+def server(name: str) -> dict[str, Any]:
+    found = Server.objects.get(name=name)
+    fields = ("state", "failures", "last_error", "tool_count", "next_check_at", "found_how")
+    tools = list(found.tools.values_list("name", flat=True))
+    return {**{field: getattr(found, field) for field in fields}, "tools": tools}
+
+
+def kinds(name: str) -> list[str]:
+    """Of the server's checks, oldest first."""
+    found = Check.objects.filter(server__name=name).order_by("created_at")
+    return list(found.values_list("kind", flat=True))
+
+
+def make_server_due(name: str) -> None:
+    Server.objects.filter(name=name).update(next_check_at=timezone.now())
+
+
+def switch(name: str, enabled: bool) -> None:
+    set_enabled(Server.objects.get(name=name), actor=None, enabled=enabled)
 
 
 def test(names: list[str]) -> list[str]:
