@@ -232,12 +232,14 @@ def test_login_required_exits_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
             status="done",
             outcome="login_required",
             error="401 Unauthorized",
+            warnings=["token_ref @NOWHERE is left out"],
         )
 
     monkeypatch.setattr(mcp, "_follow", as_a_worker_did)
     result = run("test", server.name)
     assert result.exit_code == 3
     assert "Authorization: Bearer {{secret:NAME}}" in result.stderr
+    assert "Warning: token_ref @NOWHERE is left out" in result.stderr  # it may be why (U27)
     assert run("test", server.name, "--json").exit_code == 3
 
 

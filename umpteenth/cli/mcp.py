@@ -177,9 +177,13 @@ def _print_result(result: dict[str, Any], check: Check) -> None:
     if result["outcome"] == "connected":
         click.echo(f"Connected in {duration}: {len(result['tools'])} tools")
         print_tools(result["tools"])
-        for warning in result["warnings"]:
-            click.echo(f"Warning: {warning}", err=True)
-        return
+    else:
+        _print_failure(result, check, duration)
+    for warning in result["warnings"]:
+        click.echo(f"Warning: {warning}", err=True)
+
+
+def _print_failure(result: dict[str, Any], check: Check, duration: str) -> None:
     head = {"login_required": "Login required"}.get(result["outcome"], "Connection failed")
     lines = [f"{head} after {duration}: {result['error']}", check.hint]
     if result["outcome"] == "login_required":
