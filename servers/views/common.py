@@ -5,10 +5,11 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import Http404
 
 from servers.access import NotAllowed, may_manage
-from servers.models import Server
+from servers.models import Server, Tool
 from umpteenth.core.htmx import Request
 
 
@@ -38,3 +39,9 @@ def require_manager(request: Request) -> None:
 
 def can_manage(request: Request) -> bool:
     return may_manage(request.user)
+
+
+def hinted_tools(server: Server) -> QuerySet[Tool]:
+    """What a policy is judged by. The reference to the server must be read with it: else Django
+    asks for it row by row."""
+    return server.tools.only("server", "name", "title", "read_only", "destructive", "open_world")

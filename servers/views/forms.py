@@ -13,11 +13,12 @@ from secrets_vault.errors import SecretError
 from servers import checks, services
 from servers.access import sockets_problem
 from servers.forms.differences import differences, refresh_kept_rows
+from servers.forms.policy import MAX_TICKED
 from servers.forms.rows import Row
 from servers.forms.server import ServerForm
 from servers.models import Server, Tool
 from servers.private import Private
-from servers.views.common import get_server_to_manage, require_manager
+from servers.views.common import get_server_to_manage, hinted_tools, require_manager
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 
@@ -100,9 +101,8 @@ def _read(server: Server) -> tuple[Private, str]:
 
 
 def _policy_tools(server: Server) -> list[Tool]:
-    """What the policy is ticked from."""
-    columns = ("name", "title", "read_only", "destructive", "open_world")
-    return list(server.tools.only(*columns))
+    """What the policy is ticked from; where there are too many for that, one more than that."""
+    return list(hinted_tools(server)[: MAX_TICKED + 1])
 
 
 def _page(request: Request, form: ServerForm, *, status: int = 200, **more: Any) -> HttpResponse:

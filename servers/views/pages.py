@@ -20,6 +20,7 @@ from servers.queries import find_servers
 from servers.status import auth_status
 from servers.usage import usages
 from servers.views.common import can_manage, get_server_to_manage
+from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 PER_PAGE = 25
@@ -138,5 +139,6 @@ def _hover(server: Server) -> str:
     if server.last_error:
         words.append(Truncator(server.last_error).chars(200))
     if server.enabled and server.next_check_at:
-        words.append(f"Next check at {server.next_check_at:%H:%M} UTC")
+        due = server.next_check_at <= clock.now()
+        words.append("A check is due" if due else f"Next check at {server.next_check_at:%H:%M} UTC")
     return "\n".join(words)

@@ -15,7 +15,7 @@ from servers.forms.options import LABELS
 from servers.models import Check, Server
 from servers.policy import Policy
 from servers.queries import latest_news, recent_checks
-from servers.status import auth_status, credentials_words
+from servers.status import auth_status, credentials_words, token_problem
 from servers.usage import usages
 from servers.views.common import can_manage, get_server
 from servers.views.tools import tools_of
@@ -80,6 +80,7 @@ def _connection(server: Server) -> dict[str, Any]:
     return {
         "auth": auth_status(server),
         "credentials": credentials_words(server),
+        "token_problem": token_problem(server),
         "found_transport": str(server.remembered.get("transport", "")),
     }
 

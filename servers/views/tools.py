@@ -18,7 +18,7 @@ from servers.models import Check, Server, Tool
 from servers.policy import Policy
 from servers.queries import latest_news
 from servers.schema import parameters
-from servers.views.common import get_server
+from servers.views.common import get_server, hinted_tools
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request, render_page
 
@@ -116,8 +116,7 @@ def _marks(news: Check | None) -> dict[str, str]:
 def _restricted(server: Server, policy: Policy) -> int:
     if policy == Policy():
         return 0
-    hints = server.tools.only("name", "read_only", "destructive", "open_world")
-    return sum(1 for tool in hints if policy.restriction(tool))
+    return sum(1 for tool in hinted_tools(server) if policy.restriction(tool))
 
 
 def _words(found: Tools) -> str:

@@ -42,7 +42,7 @@ def add_server(page: Page, address: str) -> None:
     page.get_by_role("radio", name="HTTP").check()
     page.get_by_label("URL", exact=True).fill(address)
     page.get_by_role("button", name="Add server").click()
-    expect(page.get_by_role("heading", name="Test of plain", level=1)).to_be_visible()
+    expect(page.get_by_role("heading", name="Test plain", level=1)).to_be_visible()
     reload_until(page, page.get_by_text("Connected", exact=True))
 
 

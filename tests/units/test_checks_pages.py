@@ -122,6 +122,44 @@ def test_connected_shows_the_tools_and_what_changed(member_client: Client) -> No
         assert words in text
 
 
+@pytest.mark.parametrize("outcome", ["connected", "failed"])
+def test_what_happened_by_itself_is_told(outcome: str, member_client: Client) -> None:
+    """Questions that were declined, sessions that were renewed (issue 3, section 5)."""
+    notices = ["The server asked <who>; it was declined.", "The session was renewed."]
+    text = shown(member_client, ended(http_server(), outcome, error="x", notices=notices))
+    assert "The server asked &lt;who&gt;; it was declined." in text
+    assert "The session was renewed." in text
+
+
+def test_a_success_says_how_transport_and_revision_were_found(member_client: Client) -> None:
+    """U19."""
+    how = "The first POST was answered with 405, so legacy SSE was tried."
+    facts = {"transport": "sse", "protocol_version": "2024-11-05", "found_how": how}
+    text = shown(member_client, ended(http_server(), "connected", **facts))
+    assert "revision 2024-11-05 · legacy SSE" in text
+    assert how in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [
+        ("person", "Test github"),
+        ("health", "Health check of github"),
+        ("run", "Run start with github"),
+    ],
+)
+def test_a_check_says_who_made_it(kind: str, title: str, member_client: Client) -> None:
+    text = shown(member_client, ended(http_server(), "connected", kind=kind))
+    assert f"<h1>{title}" in text
+
+
+def test_thousands_of_tools_come_in_pages(member_client: Client) -> None:
+    server = after_success(http_server(), *(f"t{i}" for i in range(120)))
+    text = shown(member_client, ended(server, "connected", tool_count=120))
+    assert text.count('class="tool-name"') == 50
+    assert "50 of 120" in text
+
+
 def test_login_required_points_to_headers(
     administrator_client: Client, member_client: Client
 ) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
+from secrets_vault.services import set_secret
 from servers.forms.lists import ToolForm
 from servers.mcp.types import ServerUnavailable, Tool, ToolList
 from servers.models import Check, Server
@@ -45,6 +49,47 @@ def test_a_row_shows_what_is_known_of_a_server(member_client: Client) -> None:
     assert "Not tested" in text
     assert "Bearer token" in text
     assert "canary" not in text
+
+
+def test_a_state_has_a_word_an_age_and_its_reason_on_hover(member_client: Client) -> None:
+    """Colour is never alone; the last error and the next attempt are one look away."""
+    working, broken = after_success(http_server("works"), "a"), http_server("broken")
+    new = http_server("new")
+    store_failure(broken, ServerUnavailable('502 "Bad" Gateway'))
+    at = datetime(2100, 1, 1, 14, 5, tzinfo=UTC)
+    Server.objects.filter(pk=new.pk).update(next_check_at=at - timedelta(days=40_000))
+    Server.objects.filter(pk=broken.pk).update(failures=3, next_check_at=at)
+    Server.objects.filter(pk=working.pk).update(next_check_at=at)
+    text = page(member_client)
+    states = re.findall(r'class="server-state is-(\w+)">(.*?)</span>', text, flags=re.S)
+    assert [(state, re.sub("<.*?>", "", words)) for state, words in states] == [
+        ("failed", "Failed just now"),
+        ("connected", "Connected"),
+    ]
+    hovers = re.findall(r'class="server-description" title="(.*?)"', text, flags=re.S)
+    assert hovers == [
+        "Failed\n3 times in a row\n502 &quot;Bad&quot; Gateway\nNext check at 14:05 UTC",
+        "Not tested\nA check is due",
+        "Connected\nNext check at 14:05 UTC",
+    ]
+
+
+def test_a_disabled_server_plans_nothing(member_client: Client) -> None:
+    """U4."""
+    Server.objects.filter(pk=http_server().pk).update(enabled=False, next_check_at=timezone.now())
+    assert "Next check" not in page(member_client)
+
+
+def test_a_token_that_exists_is_a_bearer_token(member_client: Client) -> None:
+    """P49, section 0."""
+    http_server("with", options={"token_ref": "@T"})
+    http_server("without", options={"token_ref": "@MISSING"})
+    set_secret(actor=None, name="T", value="x")
+    rows = member_client.get(reverse("servers:list")).context["rows"]
+    assert [(row["server"].name, row["auth"].label) for row in rows] == [
+        ("with", "Bearer token"),
+        ("without", "Unknown"),
+    ]
 
 
 def test_members_see_no_way_to_change_anything(
