@@ -63,7 +63,7 @@ async def negotiate(session: Session, *, mode: str, limit: TimeLimit) -> Agreeme
         # What worked last time is forgotten; the refusal is shown if nothing else works.
         with contextlib.suppress(ServerError):
             await _discover(session, limit)
-            return Agreement(MODERN, f"{_words_of(refusal, 'initialize')}; {DISCOVERED}.")
+            return Agreement(MODERN, f"{_words_of(refusal, 'initialize')}; it {DISCOVERED}.")
         raise
     return Agreement(HANDSHAKE, f"{SHOOK[:1].upper()}{SHOOK[1:]}{how}.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from typing import Any
 
@@ -12,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.limits import RetryPolicy
-from servers.mcp import retries
 from servers.mcp.errors import RpcError
 from servers.mcp.retries import asks_to_retry, wait_before_next
 from tests.fakes.mcp_helpers import Recorder, reached
@@ -106,7 +106,7 @@ async def test_a_wait_that_the_call_has_no_time_for_is_not_begun() -> None:
 
 async def test_waits_count_into_the_time_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 0: all attempts together have the call's limit."""
-    monkeypatch.setattr(retries.random, "uniform", lambda low, high: 0.0)
+    monkeypatch.setattr(random, "uniform", lambda low, high: 0.0)
     error = {**BUSY, "data": {"retry_after_ms": 200}}
     async with reached("stdio", retry=RetryPolicy(attempts=10)) as connection:
         await connection.tools()
