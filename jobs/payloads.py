@@ -7,12 +7,16 @@ no Django.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 LIMIT = 16 * 1024  # bytes of a payload as JSON
 BLOBS_KEY = "_blobs"
 _LARGE = 1024  # a field above this may be cut
 _ROOM_PER_BLOB = 160  # its entry under `_blobs`
+# What stands in a cut list or object in place of what was left out.
+_ITEMS_MARK = re.compile(r"… ([\d,]+) items left out …")
+_KEYS_MARK = re.compile(r"([\d,]+) more")
 
 
 def encode(value: Any) -> bytes:
@@ -52,6 +56,22 @@ def shorten(value: Any, budget: int) -> Any:
             return shorter
         limit //= 2
     return cut_text(encode(value).decode(), max(budget // 8, 16))
+
+
+def left_out(value: dict[str, Any] | list[Any]) -> tuple[int, int]:
+    """Of a cut list or object: the place of the mark, and how much it stands for; else (-1, 0)."""
+    if isinstance(value, dict):
+        mark = value.get("…")
+        found = _KEYS_MARK.fullmatch(mark) if isinstance(mark, str) else None
+        return (list(value).index("…"), _count(found)) if found else (-1, 0)
+    for place, item in enumerate(value):
+        if isinstance(item, str) and (found := _ITEMS_MARK.fullmatch(item)):
+            return place, _count(found)
+    return -1, 0
+
+
+def _count(found: re.Match[str]) -> int:
+    return int(found[1].replace(",", ""))
 
 
 def cut_text(text: str, limit: int) -> str:

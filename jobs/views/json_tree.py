@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from jobs.payloads import left_out
 from umpteenth.core.text import clean
 
 MAX_DEPTH = 12
@@ -33,6 +34,8 @@ class _Walk:
 
     nodes: int
     link: Link | None
+    # Lists and objects may hold the mark of `payloads.shorten`.
+    is_cut: bool = False
 
     def rest(self, words: str, path: Path, start: int = 0) -> SafeString:
         """`words` in place of what is left out; a link where it can be seen."""
@@ -49,13 +52,15 @@ def json_tree(
     path: Path = (),
     start: int = 0,
     rows: int | None = None,
+    is_cut: bool = False,
 ) -> SafeString:
     """`<div class="json">` with a `<details>` for each object and list.
 
     What does not fit becomes a link where `link` is given. `path` leads to this value; of its
-    own entries `rows` are shown, from the entry `start` on.
+    own entries `rows` are shown, from the entry `start` on. `is_cut`: the value keeps only its
+    ends (`payloads.shorten`); it is counted and numbered as the whole was.
     """
-    walk = _Walk(nodes, link)
+    walk = _Walk(nodes, link, is_cut)
     if rows is not None and isinstance(value, dict | list):
         shown = islice(_items(value), start, start + rows)
         return format_html('<div class="json">{}</div>', _rows(shown, None, start, path, walk))
@@ -76,6 +81,24 @@ def _items(value: dict[str, Any] | list[Any]) -> Iterable[tuple[str | int, Any]]
     return value.items() if isinstance(value, dict) else enumerate(value)
 
 
+@dataclass(frozen=True)
+class _Gap:
+    """Entries that a cut value does not hold any more."""
+
+    count: int
+
+
+def _with_gap(value: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, Any]]:
+    place, count = left_out(value)
+    for at, (key, item) in enumerate(_items(value)):
+        if at == place:
+            yield key, _Gap(count)
+        elif isinstance(key, int) and 0 <= place < at:
+            yield key + count - 1, item
+        else:
+            yield key, item
+
+
 def _node(value: Any, path: Path, depth: int, walk: _Walk) -> SafeString:
     walk.nodes -= 1
     if isinstance(value, dict | list) and value:
@@ -87,14 +110,18 @@ def _branch(value: dict[str, Any] | list[Any], path: Path, depth: int, walk: _Wa
     left, right, word = ("[", "]", "item") if isinstance(value, list) else ("{", "}", "key")
     if depth >= MAX_DEPTH:
         return walk.rest(f"{left}…{right}", path)
-    count = f"{len(value):,} {word}{'' if len(value) == 1 else 's'}"
+    size = len(value)
+    if walk.is_cut and (count := left_out(value)[1]):
+        size += count - 1
+    entries = _with_gap(value) if walk.is_cut else _items(value)
+    words = f"{size:,} {word}{'' if size == 1 else 's'}"
     return format_html(
         '<details{}><summary>{} <span class="json-count">{}</span> {}</summary>{}</details>',
         mark_safe(" open") if depth < OPEN_LEVELS else "",
         left,
-        count,
+        words,
         right,
-        _rows(_items(value), len(value), 0, path, walk, depth),
+        _rows(entries, size, 0, path, walk, depth),
     )
 
 
@@ -113,6 +140,9 @@ def _rows(
             words = "more" if size is None else f"{size - len(rows):,} more"
             rows.append(format_html("<li>{}</li>", walk.rest(words, path, start + len(rows))))
             break
+        if isinstance(item, _Gap):
+            rows.append(format_html('<li class="json-more">… {} more</li>', f"{item.count:,}"))
+            continue
         label = format_html('<span class="json-key">{}</span>', clean(str(key)[:MAX_TEXT]))
         shown = _node(item, (*path, key), depth + 1, walk)
         rows.append(format_html("<li>{} {}</li>", label, shown))

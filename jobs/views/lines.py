@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from jobs.models import RunEvent
-from jobs.views.panes import panes_of
+from jobs.views.panes import as_sentence, panes_of
 from jobs.views.words import Chunk, Line, Progress, describe, marks_of, preview, text_of
 
 # Characters of a console block in a page; the whole output is a download.
@@ -125,7 +125,7 @@ def complete(line: Line, result: RunEvent) -> None:
 def refuse(line: Line, refusal: RunEvent) -> None:
     """The call was recorded already when it turned out that it may not be sent."""
     line.outcome, line.is_sentence = "refused", True
-    line.detail = preview(refusal.payload.get("reason"))
+    line.detail = preview(as_sentence(refusal.payload.get("reason")))
 
 
 def report(line: Line, progress: RunEvent) -> None:

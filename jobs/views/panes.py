@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.utils.safestring import SafeString
@@ -84,8 +84,10 @@ def panes_of(
         return _plain_panes(event)
     panes = [_pane("Arguments", event, "arguments")]
     if refusal is not None:
-        reason = str(refusal.payload.get("reason") or "")
-        return [*panes, Pane("Refused", reason, is_warning=True)]
+        return [
+            *panes,
+            Pane("Refused", as_sentence(refusal.payload.get("reason")), is_warning=True),
+        ]
     panes += _result_panes(result) if result else []
     return panes + ([_progress_pane(progress)] if progress else [])
 
@@ -98,6 +100,14 @@ def says_more(kind: str, payload: Mapping[str, Any]) -> bool:
         for key, value in payload.items()
         if key not in said and not key.startswith("_")
     )
+
+
+def as_sentence(reason: object) -> str:
+    """A reason that was written to continue one, by itself."""
+    text = reason.strip() if isinstance(reason, str) else ""
+    if not text:
+        return ""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
 
 
 def _result_panes(result: RunEvent) -> list[Pane]:
@@ -114,7 +124,7 @@ def _result_panes(result: RunEvent) -> list[Pane]:
     elif text and not _says_the_same(text, structured):
         failed = payload.get("ok") is False
         label = "Error" if failed and not panes else "Text" if structured is not None else "Result"
-        panes.append(_pane(label, result, "text", failed))
+        panes.append(_text_pane(label, result, failed))
     panes = panes or [Pane("Result", "", json_tree("Nothing was returned"))]
     return panes + _list_panes(result, ("warnings",))
 
@@ -134,7 +144,16 @@ def _parts_pane(result: RunEvent, structured: Any) -> Pane:
     failed = result.payload.get("ok") is False
     label = "Error" if failed else "Result" if structured is None else "Content"
     pane = _pane(label, result, "content", failed)
-    return Pane(**{**vars(pane), "tree": None, "parts": parts_of(content)})
+    return replace(pane, tree=None, parts=parts_of(content))
+
+
+def _text_pane(label: str, result: RunEvent, failed: bool) -> Pane:
+    pane = _pane(label, result, "text", failed)
+    repeats = pane.blob and result.payload.get("structured") is not None
+    if repeats and pane.raw.lstrip()[:1] in ("{", "["):
+        # Both are cut, so nobody can compare them here; all but certainly they say the same.
+        return replace(pane, label="Result as text", raw="")
+    return pane
 
 
 def _progress_pane(progress: RunEvent) -> Pane:
@@ -202,7 +221,7 @@ def _pane(label: str, event: RunEvent, key: str, is_error: bool = False) -> Pane
     blob, size, is_stored = blob_of(payload, key)
     tree = None
     if not isinstance(value, str):
-        tree = json_tree(value)
+        tree = json_tree(value, is_cut=is_stored)
     elif not is_stored and key in ("text", "value") and (parsed := _parsed(value)) is not None:
         tree = json_tree(parsed)
     raw = value if isinstance(value, str) else pretty(value)

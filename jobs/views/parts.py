@@ -23,6 +23,8 @@ class Part:
 
     label: str
     text: str = ""
+    # What a link is called and described as.
+    words: str = ""
     # Where it came from and what it is called: an address of the server, shown as text.
     name: str = ""
     mime_type: str = ""
@@ -68,7 +70,8 @@ def _part(item: Any) -> Part:
     if kind == "resource" and isinstance(resource, Mapping):
         text, mime_type = resource.get("text"), _word(resource.get("mimeType"))
         if isinstance(text, str):
-            return Part("Resource", text, _word(resource.get("uri")), mime_type)
+            name = _word(resource.get("uri"))
+            return Part("Resource", text, name=name, mime_type=mime_type)
     return Part(kind, tree=json_tree(item))
 
 
@@ -90,8 +93,12 @@ def _file(kind: str, item: Mapping[str, Any]) -> Part:
 def _link(item: Mapping[str, Any]) -> Part:
     """An address is shown and not linked: it is the server's, and may lead anywhere."""
     words = [_word(item.get(key)) for key in ("title", "name", "description")]
-    text = "\n".join(dict.fromkeys(filter(None, words)))
-    return Part("Resource link", text, _word(item.get("uri")), _word(item.get("mimeType")))
+    return Part(
+        "Resource link",
+        words="\n".join(dict.fromkeys(filter(None, words))),
+        name=_word(item.get("uri")),
+        mime_type=_word(item.get("mimeType")),
+    )
 
 
 def _word(value: object) -> str:

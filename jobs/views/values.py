@@ -93,7 +93,7 @@ class Held:
 
 @dataclass(frozen=True)
 class TextPage:
-    """`first` and `last` count bytes, from 1; `number` counts pages, from 1."""
+    """`number` counts pages, from 1; `first` and `last` are places in bytes."""
 
     text: str
     number: int
@@ -134,6 +134,7 @@ def run_value(request: Request, pk: UUID, seq: int, key: str) -> HttpResponse:
     is_text = isinstance(event.payload[key], str)
     context = {"run": run, "event": event, "key": key, "size": body.size, "blob": blob}
     context |= {"title": _title(event, key), "is_cut": is_cut, "active_section": "runs"}
+    context["label"] = LABELS.get(key, key)
     context |= _shown(body, asked, is_text=is_text)
     return render_page(request, "runs/value.html", context)
 
@@ -193,7 +194,7 @@ def text_page(body: Body, number: int) -> TextPage:
     first = cut_point(body, number - 1)
     last = body.size if number == pages else cut_point(body, number)
     text = body.read(first, last - first).decode("utf-8", "replace")
-    return TextPage(text, number, pages, min(first + 1, last), last)
+    return TextPage(text, number, pages, first, last)
 
 
 def cut_point(body: Body, pages: int) -> int:

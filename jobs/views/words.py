@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from jobs.models import Run, RunEvent
 from jobs.views.json_tree import compact
-from jobs.views.panes import Pane, says_more
+from jobs.views.panes import Pane, as_sentence, says_more
 from umpteenth.core.templatetags.ui import STATES
 from umpteenth.core.text import clean
 
@@ -203,7 +203,7 @@ def _refused(line: Line, payload: Mapping[str, Any]) -> None:
     line.mono = line.is_sentence = True
     line.server = text_of(payload.get("server"))
     line.title = text_of(payload.get("tool")) or "call"
-    line.detail, line.outcome = preview(payload.get("reason")), "refused"
+    line.detail, line.outcome = preview(as_sentence(payload.get("reason"))), "refused"
     line.has_body = len(text_of(payload.get("reason"))) > PREVIEW or says_more(line.kind, payload)
 
 

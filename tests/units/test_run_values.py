@@ -15,6 +15,7 @@ from django.utils.html import escape
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs import payloads
 from jobs.models import Run
 from jobs.views import values
 from jobs.views.values import Held, follow, path_of, pointer_of, text_page
@@ -207,6 +208,48 @@ class TestTrees:
         for key in reversed(keys):
             value = {key: value}
         assert follow(value, path_of(pointer_of(tuple(keys)))) == "found"
+
+
+class TestCutValues:
+    """What the timeline itself keeps of a large value: counted and numbered as the whole was."""
+
+    def body(self, client: Client, run: Run, whole: Any) -> str:
+        cut, bodies = payloads.fit({"structured": whole})
+        assert bodies
+        seq = stored(run, bodies["structured"], "structured", cut["structured"])
+        return client.get(f"/runs/{run.pk}/events/{seq - 1}/").content.decode()
+
+    def test_a_list_keeps_its_count_and_the_numbers_of_its_end(
+        self, member_client: Client, run: Run
+    ) -> None:
+        html = self.body(member_client, run, [f"item {n} " + "x" * 80 for n in range(5000)])
+        assert "[ <span" in html
+        assert "5,000 items" in html
+        assert '<span class="json-key">4999</span> <span class="json-string">item 4999' in html
+        assert re.search(r'<li class="json-more">… [\d,]+ more</li>', html)
+        assert "items left out" not in html.replace("&quot;", "").partition("<pre")[0]
+
+    def test_an_object_keeps_its_count(self, member_client: Client, run: Run) -> None:
+        html = self.body(member_client, run, {f"key {n}": "x" * 50 for n in range(900)})
+        assert "900 keys" in html
+
+    def test_a_text_that_only_looks_like_a_mark_is_a_text(
+        self, member_client: Client, run: Run
+    ) -> None:
+        seq = call(run, "s1", arguments={"…": "7 more", "list": ["… 3 items left out …"]})
+        html = member_client.get(f"/runs/{run.pk}/events/{seq}/").content.decode()
+        assert "2 keys" in html
+        assert "1 item<" in html
+
+    def test_a_text_that_repeats_a_large_structured_result_is_only_offered(
+        self, member_client: Client, run: Run
+    ) -> None:
+        seq = call(run, "s1")
+        blobs = {name: {"id": str(run.pk), "size": 99_000} for name in ("text", "structured")}
+        result(run, "s1", '{"rows": [ …', structured={"rows": ["…"]}, _blobs=blobs)
+        html = member_client.get(f"/runs/{run.pk}/events/{seq}/").content.decode()
+        assert "<h3>Result as text</h3>" in html
+        assert "pane-text" not in html
 
 
 class TestAccess:
