@@ -32,8 +32,9 @@ from servers.definition import (
 )
 from servers.kept import kept_problems, merged, read_private_or_empty
 from servers.models import Server, Tool
-from servers.policy import tidied
-from servers.private import Private, private_columns
+from servers.options import BY_NAME
+from servers.policy import Policy, tidied
+from servers.private import Pairs, Private, private_columns
 from servers.private import read_private as read_private
 from servers.renaming import rename_notes as rename_notes
 from servers.results import store_failure as store_failure
@@ -126,6 +127,30 @@ def update_server(
     if changed & {"query", "headers", "env"}:
         columns |= private_columns(private, current.pk)
     return _store_edit(current, actor, columns, changed)
+
+
+def current_data(server: Server) -> ServerData:
+    """What is stored, as an edit that changes nothing; hidden values are kept unseen."""
+    private = read_private_or_empty(server)
+
+    def kept(pairs: Pairs) -> tuple[Entry, ...]:
+        return tuple(Entry(name, None, kept=name) for name, _ in pairs)
+
+    return ServerData(
+        name=server.name,
+        transport=server.transport,
+        description=server.description,
+        url=server.url,
+        keep_query=True,
+        headers=kept(private.headers),
+        command=server.command,
+        args=tuple(server.args),
+        env=kept(private.env),
+        socket_path=server.socket_path,
+        # What an older version knew is dropped by the next edit.
+        options={name: value for name, value in server.options.items() if name in BY_NAME},
+        policy=Policy.from_json(server.policy),
+    )
 
 
 def duplicate_server(server: Server, *, actor: User | None) -> Server:

@@ -114,7 +114,7 @@ def test_a_command_takes_options_before_its_dashes() -> None:
         (("--header", "A: b", *COMMAND), "a command has --env"),
         (("--token-ref", "@T", *COMMAND), "a command gets its token by --env"),
         (("--env", "A=b", *SOCKET), "have --header"),
-        ((*URL, "--set", "max_tools"), "--set OPTION=VALUE"),
+        ((*URL, "--set", "max_tools"), "An option is written OPTION=VALUE"),
         ((*URL, "--set", "max_tols=3"), "There is no option max_tols"),
         ((*URL, "--set", "max_tools=0"), "max_tools must be a whole number from 1"),
         ((*URL, "--set", "token_ref=ghp_canary"), "must name a secret as @NAME"),

@@ -9,6 +9,7 @@ import click
 
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_add import add
+from umpteenth.cli.mcp_set import set_options
 from umpteenth.cli.mcp_show import show
 from umpteenth.cli.mcp_words import cut, get_server, print_tools, summary, tools_of, word
 from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
@@ -27,6 +28,7 @@ def command() -> None:
 
 command.add_command(add)
 command.add_command(show)
+command.add_command(set_options)
 
 
 @command.command("list")

@@ -143,23 +143,23 @@ def _entries(texts: tuple[str, ...], separator: str, option: str) -> tuple[Entry
 
 def _options(settings: tuple[str, ...], token_ref: str | None) -> dict[str, Any]:
     """What `--set` and `--token-ref` set, the last one of a name."""
+    found = dict(read_setting(text) for text in settings)
+    if token_ref is not None and token_ref.startswith("@"):
+        found |= [read_setting(f"token_ref={token_ref}")]
+    return found
+
+
+def read_setting(text: str) -> tuple[str, Any]:
+    """Name and value of `OPTION=VALUE`."""
     from servers.options import OptionError, parse
 
-    found: dict[str, Any] = {}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise click.UsageError("--set is written --set OPTION=VALUE.")
-        try:
-            found[name.strip()] = parse(name.strip(), value)
-        except OptionError as error:
-            raise click.UsageError(str(error)) from None
-    if token_ref is not None and token_ref.startswith("@"):
-        try:
-            found["token_ref"] = parse("token_ref", token_ref)
-        except OptionError as error:
-            raise click.UsageError(str(error)) from None
-    return found
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError("An option is written OPTION=VALUE, e.g. tool_timeout_secs=300.")
+    try:
+        return name.strip(), parse(name.strip(), value)
+    except OptionError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _with_literal_token(data: ServerData, token: str) -> ServerData:

@@ -1,0 +1,51 @@
+"""`umpteenth mcp set`: options of a server that is there, so that its attachments stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from umpteenth.cli.bootstrap import setup
+from umpteenth.cli.mcp_add import read_setting
+from umpteenth.cli.mcp_words import get_server, summary
+from umpteenth.cli.output import emit_json, fail, json_option
+
+
+@click.command("set")
+@click.argument("name")
+@click.argument("settings", nargs=-1, required=True, metavar="OPTION=VALUE...")
+@json_option
+def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
+    """Change options of a server; OPTION= alone brings its default back.
+
+    umpteenth mcp add --help lists the options, umpteenth mcp show NAME what holds now.
+    """
+    changes = dict(_setting(text) for text in settings)
+    setup()
+    from servers.services import InvalidServer, OutdatedEdit, current_data, update_server
+
+    server = get_server(name)
+    data = current_data(server)
+    options = {**(data.options or {}), **changes}
+    data = replace(data, options={key: value for key, value in options.items() if value != ""})
+    try:
+        saved = update_server(server, actor=None, data=data, version=server.version)
+    except (InvalidServer, OutdatedEdit) as error:
+        fail(str(error))
+    if as_json:
+        emit_json({**summary(saved), "options": saved.options})
+    else:
+        untested = saved.connection_version != server.connection_version
+        click.echo(f"Changed {name}.{' Test it again.' if untested else ''}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """An empty value is one that is taken away."""
+    from servers.options import BY_NAME
+
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if equals and not value and name in BY_NAME:
+        return name, ""
+    return read_setting(text)
