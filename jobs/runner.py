@@ -112,7 +112,7 @@ class Execution:
         finally:
             with _live_lock:
                 _live.discard(self)
-            self._database.submit(connection.close)
+            self._database.submit(_close)  # that thread's own
             self._database.shutdown(wait=False)
             connection.close()
 
@@ -368,6 +368,10 @@ class Execution:
             with contextlib.suppress(TimeoutError):
                 async with deadlines.timeout(1):
                     await self._room.wait()
+
+
+def _close() -> None:
+    connection.close()
 
 
 def _fresh(work: Callable[[], Any]) -> Any:

@@ -140,6 +140,7 @@ class Recorder:
     BATCH = 200  # events in one transaction
     PATIENCE = 300.0  # seconds that events wait for a database that is away
     RETRY = 1.0  # seconds between attempts
+    LINGER = 0.005  # seconds that the first event of a batch waits for others
 
     def __init__(self, run_id: UUID, token: str, masker: Masker) -> None:
         self.run_id = run_id
@@ -267,12 +268,17 @@ class Recorder:
         with self._changed:
             while not self._waiting and not self._closing:
                 self._changed.wait()
+            # What happens together is written together, such as a call's end and the next one.
+            self._changed.wait_for(self._is_enough, self.LINGER)
             batch = self._waiting[: self.BATCH]
             del self._waiting[: self.BATCH]
             self._bytes -= sum(size for _, size in batch)
         if self._room is not None:
             self._room()
         return [item for item, _ in batch]
+
+    def _is_enough(self) -> bool:
+        return self._closing or len(self._waiting) >= self.BATCH
 
     def _write(self, batch: list[Event | Media]) -> None:
         if self.lost.is_set():

