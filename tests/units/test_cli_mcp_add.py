@@ -219,3 +219,14 @@ def test_show_tells_how_it_was_found_and_how_it_goes() -> None:
     assert {"next_check_at", "found_transport", "protocol_version"} <= set(shown)
     Server.objects.update(enabled=False)
     assert show(server)["next_check_at"] is None
+
+
+def test_a_server_whose_key_is_lost_is_listed_and_shown() -> None:
+    """E09: with the sentence that says what to do."""
+    http_server(headers={"X-Key": "canary"})
+    Server.objects.update(key_id="gone")
+    assert json.loads(run("list", "--json").stdout)[0]["name"] == "github"
+    result = run("show", "github", "--json")
+    assert result.exit_code == 0
+    assert "github cannot be decrypted" in result.stderr
+    assert "headers" not in json.loads(result.stdout)

@@ -95,6 +95,14 @@ def test_the_password_of_a_basic_header_is_masked_in_the_clear_too() -> None:
     assert "hunter22" not in Masker(mask).mask("password hunter22")
 
 
+@pytest.mark.parametrize(
+    "value", ["Basic no-base64!", "Basic /w==", "Token literal-1", "literal-2"]
+)
+def test_an_odd_credential_is_masked_as_it_stands(value: str) -> None:
+    _, mask = connection_settings(http_server(headers={"Authorization": value}))
+    assert mask == {"header Authorization of github": value.rpartition(" ")[2]}
+
+
 def test_variables_are_masked() -> None:
     _, mask = connection_settings(stdio_server(env={"KEY": "literal-variable"}))
     assert "literal" not in Masker(mask).mask("my literal-variable")
