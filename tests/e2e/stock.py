@@ -49,6 +49,12 @@ cat > call.json <<'END'
 END
 ump mcp call fake content - < call.json
 """
+# A picture, a text of several pages, and at last a call that reports its progress until the end.
+RETURNS = """#!/usr/bin/env bash
+ump mcp call everything get-tiny-image '{}'
+ump mcp call fake big '{"bytes": 150000}' > /dev/null
+ump mcp call fake progress '{"steps": 500, "interval": 0.5}'
+"""
 
 
 def main(everything: str, fake: str) -> None:
@@ -107,6 +113,7 @@ def _make_jobs() -> None:
         JobData("leaves outputs", LEAVES_OUTPUTS, "For reading", attachments=(everything,)),
         JobData("waits", WAITS, attachments=(fake,), overlap="parallel"),
         JobData("talks", TALKS, attachments=(fake,), overlap="parallel"),
+        JobData("returns things", RETURNS, attachments=(everything, fake), overlap="parallel"),
         JobData("leaks", LEAKS, attachments=(fake,), secrets=(SecretData("TOKEN", SECRET),)),
     ]
     for data in jobs:

@@ -67,7 +67,8 @@ def pages(page: Page, starts: list[str]) -> Iterator[str]:
         page.goto(url)
         for link, is_download in page.locator("a[href]").evaluate_all(links):
             same_site = urlsplit(link).netloc == urlsplit(page.url).netloc
-            if same_site and not is_download and "/blobs/" not in link and kind(link) not in met:
+            is_file = is_download or "/blobs/" in link or "/artifacts/" in link
+            if same_site and not is_file and kind(link) not in met:
                 met.add(kind(link))
                 waiting.append(link)
         yield kind(url)
