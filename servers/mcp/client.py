@@ -271,6 +271,7 @@ class Connection:
                 limit = request_limit(self._settings.request_timeout)
                 await negotiate(self._session, mode=HANDSHAKE, limit=limit)
                 self._generation += 1
+                self._outdated = True  # a server that was restarted may have other tools
                 self._observer.notice("The server had forgotten the session; it was renewed.")
 
 

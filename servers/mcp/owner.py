@@ -15,10 +15,11 @@ from servers.mcp.errors import NotMcp, flatten, words_of
 from servers.mcp.exchange import status_of
 from servers.mcp.handshake import HANDSHAKE, Agreement, negotiate
 from servers.mcp.http import open_http
+from servers.mcp.listening import listen
 from servers.mcp.session import Session
 from servers.mcp.sse import open_sse
 from servers.mcp.stdio import StdioTransport, open_stdio
-from servers.mcp.transport import Transport
+from servers.mcp.transport import Transport, background
 from servers.mcp.types import (
     Asker,
     ConnectionSettings,
@@ -170,8 +171,10 @@ class Owner(Generic[T]):
         try:
             agreement = await negotiate(session, mode=mode, limit=limit)
             how = " ".join(part for part in (self._found, agreement.how) if part)
-            self._ready.set_result(self._hand_over(session, replace(agreement, how=how)))
-            await self._leaving.wait()
+            connection = self._hand_over(session, replace(agreement, how=how))
+            async with background(listen(session)):
+                self._ready.set_result(connection)
+                await self._leaving.wait()
         finally:
             await session.stop()
 

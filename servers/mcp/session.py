@@ -111,9 +111,8 @@ class Session:
         await end_tasks([*self._partings, *(each.task for each in self._exchanges.values())])
 
     async def _say_all_cancelled(self) -> None:
-        telling = [self._say_cancelled(each) for each in self._exchanges.values()]
-        if telling and not self.transport.ended:
-            await asyncio.wait(telling)
+        if self._exchanges and not self.transport.ended:
+            await asyncio.wait([self._say_cancelled(each) for each in self._exchanges.values()])
 
     async def request(
         self,

@@ -126,6 +126,7 @@ class Fake:
         self._waiting: dict[Any, asyncio.Future[Message]] = {}
         self._questions = 0
         self._released = asyncio.Event()
+        self.listeners: list[Send] = []  # of 2026-07-28, by their streams
 
     def methods(self) -> list[str]:
         return [message.get("method", "") for message in self.received]
@@ -168,6 +169,8 @@ class Fake:
         }
         if method == "tools/call":
             return await self._call(message, params, send, headers)
+        if method == "subscriptions/listen":
+            return await self._listen(send)
         if method not in answers:
             raise RpcFailure(METHOD_NOT_FOUND, "Method not found")
         return answers[method]()
@@ -186,6 +189,14 @@ class Fake:
             "instructions": self.behaviour.instructions,
             "_meta": {"io.modelcontextprotocol/serverInfo": self.behaviour.server_info},
         }
+
+    async def _listen(self, send: Send) -> Message:
+        wanted = {"notifications": {"toolsListChanged": True}}
+        method = "notifications/subscriptions/acknowledged"
+        self.listeners.append(send)
+        await send({"jsonrpc": "2.0", "method": method, "params": wanted})
+        await asyncio.Event().wait()
+        return {}
 
     def _initialize(self, params: Message) -> Message:
         behaviour = self.behaviour
@@ -236,7 +247,8 @@ class Fake:
             return _form(params, arguments)
         if name == "change":
             self.behaviour.tools.append(_tool("new", "Was not there before"))
-            await send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+            for tell in [send] if self.behaviour.era == "legacy" else self.listeners:
+                await tell({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
             return text("changed")
         if name == "progress":
             return await self._progress(params, arguments, send)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from servers.limits import STRICT
+from servers.mcp import listening
 from servers.mcp.client import connect
 from servers.mcp.types import InvalidArguments
 from tests.fakes.mcp_helpers import Recorder, http_settings, reached
@@ -83,6 +84,84 @@ async def test_announced_changes_are_listed_before_the_next_call(way: str) -> No
         assert {tool.name for tool in after.tools} - {tool.name for tool in before.tools} == {"new"}
         assert observer.steps.count("Listing tools") == 2
         assert observer.notices == ["The server announced that its tools have changed."]
+
+
+ANNOUNCING = {"tools": {"listChanged": True}}
+
+
+@pytest.mark.parametrize("way", ["stdio modern", "events modern"])
+async def test_a_modern_server_is_listened_to(way: str) -> None:
+    """Spec 2026-07-28, subscriptions: announcements come only to those who listen."""
+    observer = Recorder()
+    behaviour = Behaviour(capabilities=ANNOUNCING)
+    async with reached(way, behaviour, observer=observer) as connection:
+        await connection.tools()
+        for _ in range(100):  # the first may come before the server knows of the listener
+            if not observer.notices:
+                await connection.call_tool("change", {})
+        assert "new" in {tool.name for tool in (await connection.tools()).tools}
+    assert observer.notices == ["The server announced that its tools have changed."]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "version"),
+    [
+        ({"tools": {}}, "modern"),
+        ({"tools": {"listChanged": "yes"}}, "modern"),
+        (ANNOUNCING, "legacy"),
+    ],
+)
+async def test_nobody_listens_where_nothing_is_announced(capabilities: Any, version: str) -> None:
+    async with FakeHttp(Behaviour(era=version, capabilities=capabilities)) as server:
+        async with connect(http_settings(server.url)) as connection:
+            await connection.call_tool("echo", {})
+        assert "subscriptions/listen" not in server.rpcs()
+
+
+@pytest.mark.parametrize(
+    ("reply", "openings"),
+    [
+        (Reply(200, {"content-type": "text/event-stream"}, b": hello\n\n"), 5),
+        (Reply(500), 5),
+        (
+            Reply(
+                200,
+                {"content-type": "application/json"},
+                b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"No"}}',
+            ),
+            1,
+        ),
+    ],
+    ids=["ends at once", "fails", "is not known"],
+)
+async def test_listening_is_given_up_where_it_leads_nowhere(
+    reply: Reply, openings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B05: the rate stays bounded, and the server is healthy."""
+    waits: list[float] = []
+    done = asyncio.Event()
+
+    async def no_wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == openings:
+            done.set()
+
+    monkeypatch.setattr(listening, "pause", no_wait)
+
+    def script(request: Request) -> Reply | None:
+        if request.rpc != "subscriptions/listen":
+            return None
+        if openings == 1:
+            done.set()
+        return reply
+
+    behaviour = Behaviour(era="modern", capabilities=ANNOUNCING)
+    async with FakeHttp(behaviour, script=script) as server:
+        async with connect(http_settings(server.url)) as connection:
+            await asyncio.wait_for(done.wait(), 5)
+            assert (await connection.call_tool("echo", {})).ok
+        assert server.rpcs().count("subscriptions/listen") == openings
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0][: len(waits)]
 
 
 async def test_a_call_sees_the_schema_that_was_announced_last() -> None:
