@@ -13,13 +13,15 @@ import contextlib
 import re
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
 
-from servers.limits import MAX_MESSAGE_BYTES, MIB, STDERR_TAIL_BYTES
+from servers.limits import STDERR_TAIL_BYTES
 from servers.mcp.messages import decode_json, encode, read_messages
+from servers.mcp.schema_words import bytes_in_words
 from servers.mcp.transport import InboxTransport, background
 from servers.mcp.types import (
     ConnectionLost,
@@ -42,6 +44,8 @@ MAX_NOISE_LINES = 3
 MAX_NOISE_LENGTH = 200
 # Of one chunk of standard error only the newest lines are reported: a flood is no news.
 MAX_REPORTED_LINES = 20
+ENDS = 1024  # what is kept of the beginning and the end of a line over the limit
+_START = b'{"jsonrpc"'
 # Where an identifier stands in a message that is too long to read: at its very start or end.
 _ID = rb'"id"\s*:\s*(-?\d+|"[^"\\]{0,64}")'
 _ID_AT_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID)
@@ -172,7 +176,7 @@ class StdioTransport(InboxTransport):
 
     async def read_output(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            async for line in _lines(self._process.stdout):
+            async for line in _lines(self._process.stdout, self._settings.limits.message_bytes):
                 await self._take(line)
         self._output_closed.set()
         if not self._exited.is_set():
@@ -216,10 +220,14 @@ class StdioTransport(InboxTransport):
             return
         try:
             messages = list(read_messages(decode_json(line)))
-        except ValueError:
-            messages = []
+        except ValueError as error:
+            await self._take_broken(line, error)
+            return
         if not messages:
             self._add_noise(line)
+        await self._deliver(messages)
+
+    async def _deliver(self, messages: list[JSONRPCMessage]) -> None:
         for message in messages:
             self.answered = True
             if isinstance(message, JSONRPCError) and message.id is None:
@@ -231,6 +239,27 @@ class StdioTransport(InboxTransport):
                 self._open.discard(message.id or 0)
             await self._inbox.put(SessionMessage(message))
 
+    async def _take_broken(self, line: bytes, error: ValueError) -> None:
+        """A message behind words without a line end, an answer that is cut off, or noise."""
+        start = line.find(_START, 1)
+        if start > 0:
+            with contextlib.suppress(ValueError):
+                messages = list(read_messages(decode_json(line[start:])))
+                self._add_noise(line[:start])
+                await self._deliver(messages)
+                return
+        owner = _request_id(line, line) if b'"jsonrpc"' in line else None
+        if owner in self._open:
+            why = clean(str(error).partition(":")[0], 100)
+            await self._fail(owner, ServerError(f"The server's answer cannot be read: {why}."))
+        else:
+            self._add_noise(line)
+
+    async def _fail(self, owner: int | str, error: ServerError) -> None:
+        self.answered = True
+        self._open.discard(owner)
+        await self._inbox.fail(owner, error)
+
     def _add_noise(self, line: bytes) -> None:
         text = clean(line.decode("utf-8", errors="replace").strip(), MAX_NOISE_LENGTH)
         self._noise_count += 1
@@ -240,12 +269,13 @@ class StdioTransport(InboxTransport):
 
     async def _refuse(self, line: _TooLong) -> None:
         """An answer over the limit fails its own call and no other (C15)."""
-        error = ServerError(f"The server's answer is larger than {MAX_MESSAGE_BYTES // MIB} MiB.")
-        owner = line.request_id()
-        if owner in self._open or len(self._open) == 1:
-            request_id = owner if owner in self._open else next(iter(self._open))
-            self._open.discard(request_id)
-            await self._inbox.fail(request_id, error)
+        owner = _request_id(line.head, line.tail)
+        if owner not in self._open and len(self._open) == 1:
+            owner = next(iter(self._open))
+        if owner in self._open:
+            most = bytes_in_words(self._settings.limits.message_bytes)
+            words = f"The server's answer is larger than {most} (max_message_bytes)."
+            await self._fail(owner, ServerError(words))
         else:
             self._add_noise(line.head)
 
@@ -285,45 +315,49 @@ class StdioTransport(InboxTransport):
         return missing
 
 
+@dataclass(frozen=True)
 class _TooLong:
     """What is kept of a line over the limit."""
 
-    def __init__(self, head: bytes, tail: bytes) -> None:
-        self.head = head
-        self.tail = tail
-
-    def request_id(self) -> int | str | None:
-        found = _ID_AT_START.match(self.head) or _ID_AT_END.search(self.tail)
-        if found is None:
-            return None
-        value = found[1].decode("utf-8", errors="replace")
-        return value[1:-1] if value.startswith('"') else int(value)
+    head: bytes
+    tail: bytes
 
 
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | _TooLong]:
-    """The lines of a stream that are not blank, of at most `MAX_MESSAGE_BYTES` each."""
+def _request_id(head: bytes, tail: bytes) -> int | str | None:
+    """Whose answer a line is that cannot be read as a whole."""
+    found = _ID_AT_START.match(head) or _ID_AT_END.search(tail[-ENDS:])
+    if found is None:
+        return None
+    value = found[1].decode("utf-8", errors="replace")
+    return value[1:-1] if value.startswith('"') else int(value)
+
+
+async def _lines(stream: asyncio.StreamReader, most: int) -> AsyncIterator[bytes | _TooLong]:
+    """The lines of a stream that are not blank, of at most `most` bytes each."""
     parts: list[bytes] = []
     size = 0
     head = b""
     while chunk := await stream.read(CHUNK):
         *ends, rest = chunk.split(b"\n")
         for end in ends:
+            if not size:
+                head = end[:ENDS]
             parts.append(end)
             line = b"".join(parts)
-            if size + len(end) > MAX_MESSAGE_BYTES:
-                yield _TooLong(head, line[-1024:])
+            if size + len(end) > most:
+                yield _TooLong(head, line[-ENDS:])
             elif line.strip():
                 yield line
             parts, size = [], 0
         if rest:
             if not size:
-                head = rest[:1024]
+                head = rest[:ENDS]
             parts.append(rest)
             size += len(rest)
-            if size > MAX_MESSAGE_BYTES:
-                parts = [b"".join(parts)[-1024:]]
+            if size > most:
+                parts = [b"".join(parts)[-ENDS:]]
     line = b"".join(parts)
-    if line.strip() and size <= MAX_MESSAGE_BYTES:
+    if line.strip() and size <= most:
         yield line
 
 
