@@ -210,7 +210,7 @@ def fake_over_http() -> Iterator[str]:
     stopping = asyncio.Event()
 
     async def serve() -> None:
-        async with FakeHttp(script=refuse) as server:
+        async with FakeHttp(script=refuse, answer="sse") as server:
             ready.set_result(server.url)
             await stopping.wait()
 
