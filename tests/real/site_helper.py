@@ -23,9 +23,11 @@ from jobs import jobfile, lifecycle, services, shapes, triggers  # noqa: E402
 from jobs.models import Job, Run, RunEvent, Worker  # noqa: E402
 from servers import checks  # noqa: E402
 from servers.definition import ServerData  # noqa: E402
-from servers.models import Check, Server  # noqa: E402
+from servers.inflight_redis import PREFIX  # noqa: E402
+from servers.models import CallTicket, Check, Server  # noqa: E402
 from servers.services import create_server, set_enabled  # noqa: E402
 from umpteenth import celery  # noqa: E402
+from umpteenth.core import live  # noqa: E402
 
 
 def create(text: str) -> str:
@@ -72,6 +74,21 @@ def silence(run_id: str) -> None:
 
 def make_due(name: str) -> None:
     Job.objects.filter(name=name).update(next_run_at=timezone.now())
+
+
+def set_columns(name: str, **columns: Any) -> None:
+    Server.objects.filter(name=name).update(**columns)
+
+
+def tickets(name: str) -> int:
+    """Calls that hold a slot of the server or wait for one."""
+    server = Server.objects.get(name=name)
+    if not live.redis_url():
+        return CallTicket.objects.filter(server=server).count()
+    from redis import Redis
+
+    found: Any = Redis.from_url(live.redis_url()).zcard(f"{PREFIX}{server.pk}:line")
+    return int(found)
 
 
 def workers() -> int:
