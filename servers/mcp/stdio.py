@@ -75,6 +75,9 @@ async def open_stdio(
         ):
             try:
                 yield transport
+            except ServerError as error:
+                error.hint = transport.with_noise(error.hint)
+                raise
             finally:
                 transport.dispose()  # from here on output is only drained
                 await _stop(process)
@@ -147,9 +150,20 @@ class StdioTransport(InboxTransport):
     def noise(self) -> list[str]:
         if not self._noise_count:
             return []
-        lines = "1 line" if self._noise_count == 1 else f"{self._noise_count} lines"
         shown = ", ".join(f"“{line}”" for line in self._noise)
-        return [f"The server wrote {lines} to standard output that are no messages: {shown}"]
+        if self._noise_count == 1:
+            return [f"The server wrote 1 line to standard output that is no message: {shown}"]
+        return [
+            f"The server wrote {self._noise_count} lines to standard output that are no "
+            f"messages: {shown}"
+        ]
+
+    def with_noise(self, hint: str) -> str:
+        """A hint that shows what a server said in place of the protocol: often the reason."""
+        if self.answered:
+            return hint
+        said = [sentence for sentence in self.noise if sentence not in hint]
+        return " ".join([hint, *said]).strip()
 
     def dispose(self) -> None:
         self._inbox.dispose()
@@ -286,7 +300,7 @@ class StdioTransport(InboxTransport):
         last_line = _telling_line(tail)
         message = _describe_end(self._exit_code)
         message += f": {clean(last_line, 500)}" if last_line else "."
-        hint = "" if tail else "It wrote nothing to standard error."
+        hint = self.with_noise("" if tail else "It wrote nothing to standard error.")
         better = self._no_program(last_line)
         if better is not None:
             message, hint = better.message, better.hint

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from servers.limits import KIB, STANDARD, STRICT
 from servers.mcp.client import Connection, connect
 from servers.mcp.stdio import _lines, _TooLong
-from servers.mcp.types import ServerError
+from servers.mcp.types import ServerError, ServerUnavailable
 from tests.fakes.mcp_helpers import Recorder, shell_settings, stdio_settings
 from tests.fakes.mcp_server import Behaviour
 from tests.fakes.spawner import BareSpawner
@@ -183,6 +183,39 @@ async def test_a_flood_of_noise_is_counted_and_not_kept() -> None:
     assert "2000 lines to standard output" in warning
     assert len(warning) < 1000
     assert max(map(len, observer.lines)) <= 500
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "hint"),
+    [
+        (
+            "echo 'BRAVE_API_KEY is required'; exit 1",
+            "exit code 1.",
+            "nothing to standard error. The server wrote 1 line to standard output that is no "
+            "message: “BRAVE_API_KEY is required”",
+        ),
+        (
+            "echo 'Usage: x'; echo why >&2; exit 2",
+            "exit code 2: why",
+            "1 line to standard output that is no message: “Usage: x”",
+        ),
+        (
+            "echo 'Listening on http://localhost:3000'; sleep 600",
+            "start_timeout_secs",
+            "“Listening on http://localhost:3000”",
+        ),
+    ],
+)
+async def test_what_a_server_says_in_place_of_the_protocol_is_shown(
+    script: str, words: str, hint: str
+) -> None:
+    """C01, C06, C10: many complain on standard output, or were started in another mode."""
+    settings = shell_settings(script, start_timeout=1.0)
+    with pytest.raises(ServerUnavailable) as caught:
+        async with connect(settings, spawn=BareSpawner()):
+            pass
+    assert words in caught.value.message
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(
