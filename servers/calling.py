@@ -7,10 +7,13 @@ The caller is a person at the command line, so the server's policy is asked for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from servers.mcp.types import CallResult, ServerError, Tool
+from servers.limits import call_limit
+from servers.mcp.types import CallResult, ServerError, ServerUnavailable, Tool
 from servers.policy import Policy
 from servers.spawning import get_spawner
 from umpteenth.core.masking import Masker
@@ -51,7 +54,8 @@ async def call_once(
     try:
         async with connect(settings, spawn=spawn, observer=observer, ask=ask) as connection:
             await _check_policy(connection, Policy.from_json(server.policy), tool)
-            result = await connection.call_tool(tool, arguments, timeout=timeout)
+            async with _slot(server, settings, tool, timeout):
+                result = await connection.call_tool(tool, arguments, timeout=timeout)
     except ServerError as error:
         error.message = masker.mask(error.message)
         error.args = (error.message,)
@@ -65,6 +69,24 @@ async def call_once(
         error=masker.mask(result.error),
         warnings=[masker.mask(warning) for warning in result.warnings],
     )
+
+
+@contextlib.asynccontextmanager
+async def _slot(
+    server: Server, settings: ConnectionSettings, tool: str, timeout: float | None
+) -> AsyncIterator[None]:
+    """A place among the server's calls, those of runs included (U5). Raises `ServerUnavailable`."""
+    from servers.inflight import Busy, slot
+
+    wait = call_limit(tool, tool_timeout=settings.tool_timeout if timeout is None else timeout)
+    try:
+        async with slot(server.pk, settings.max_inflight, wait=wait.seconds):
+            yield
+    except Busy:
+        raise ServerUnavailable(
+            f"{server.name} was busy with other calls for {wait.seconds:,.0f} seconds; "
+            "nothing was sent."
+        ) from None
 
 
 async def _check_policy(connection: Connection, policy: Policy, name: str) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from secrets_vault.services import set_secret
-from servers import calling
+from servers import calling, inflight
 from servers.mcp.types import Answer, InvalidArguments, Question, ServerError
+from servers.models import CallTicket
 from servers.policy import Policy
 from tests.fakes.mcp_http import FakeHttp, Reply, Request, running
 from tests.fakes.mcp_server import Behaviour, object_schema
@@ -102,3 +103,15 @@ def test_a_secret_in_an_error_is_masked() -> None:
         call(server, "echo", {}, headers={"X-Key": "{{secret:KEY}}"})
     assert "500" in str(caught.value)
     assert "canary" not in f"{caught.value} {caught.value.message} {caught.value.hint}"
+
+
+def test_a_busy_server_is_waited_for_within_the_calls_limit(fake: FakeHttp) -> None:
+    """U5: the command line waits in the same line as runs."""
+    server = http_server("busy", url=fake.url, options={"max_inflight_calls": 1})
+    inflight.store().turn(server.pk, "a run", limit=1, take=1)
+    with pytest.raises(ServerError, match=r"busy was busy with other calls.*nothing was sent"):
+        asyncio.run(calling.call_once(server, "echo", {}, timeout=0.05))
+    assert "tools/call" not in fake.rpcs()
+    inflight.drop("a run")
+    asyncio.run(calling.call_once(server, "echo", {}))
+    assert not CallTicket.objects.exists()
