@@ -141,16 +141,21 @@ def test_a_success_says_how_transport_and_revision_were_found(member_client: Cli
 
 
 @pytest.mark.parametrize(
-    ("kind", "title"),
+    ("kind", "title", "who"),
     [
-        ("person", "Test github"),
-        ("health", "Health check of github"),
-        ("run", "Run start with github"),
+        ("person", "Test github", "Asked for by bob"),
+        ("health", "Test github", "Health check"),
+        ("run", "Run start with github", "Run start"),
     ],
 )
-def test_a_check_says_who_made_it(kind: str, title: str, member_client: Client) -> None:
-    text = shown(member_client, ended(http_server(), "connected", kind=kind))
+def test_a_check_says_who_made_it(
+    kind: str, title: str, who: str, member_client: Client, member: User
+) -> None:
+    """A person who joins a health check under way still sees the test that they asked for."""
+    asked = member if kind == "person" else None
+    text = shown(member_client, ended(http_server(), "connected", kind=kind, requested_by=asked))
     assert f"<h1>{title}" in text
+    assert f'class="check-who">{who}' in text
 
 
 def test_thousands_of_tools_come_in_pages(member_client: Client) -> None:
