@@ -1,18 +1,20 @@
-"""Single HTTP exchanges with one server: credentials, redirects, refusals and bounded bodies.
+"""Single HTTP exchanges with one server: credentials, redirects and refusals.
 
 Headers of the settings go only to the server's own origin. A redirect is followed where origin,
 method and body stay the same; any other is refused with a sentence that says where it points (B12).
-Bodies are counted after decompression (B23).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import email.utils
+import errno
 import html
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urljoin
@@ -20,33 +22,45 @@ from urllib.parse import urljoin
 import httpx2
 from mcp_types import JSONRPCError
 
-from servers.limits import MAX_MESSAGE_BYTES, MIB
+from servers.limits import request_limit
+from servers.mcp.bodies import (
+    OFFERED_CODINGS,
+    charset_of,
+    content_type,
+    drain,
+    read_beginning,
+    text_of,
+)
 from servers.mcp.errors import (
     HttpRefusal,
     NotMcp,
     RpcError,
+    chain,
     explain_http,
     own_words,
-    words_of,
 )
-from servers.mcp.events import Event, EventParser, EventTooLarge
 from servers.mcp.messages import decode_json, read_messages
 from servers.mcp.types import (
-    ConnectionLost,
     ConnectionSettings,
     LoginRequired,
     ServerError,
     ServerUnavailable,
 )
 from umpteenth.core import deadlines
-from umpteenth.core.http import async_client, origin, public_url, same_origin
+from umpteenth.core.http import async_client, origin, public_url, same_origin, without_userinfo
 
+INITIALIZED: Final = "notifications/initialized"
+# Answered without side effects, so that a busy server can be asked again.
+REPEATABLE: Final = ("initialize", "server/discover", "tools/list")
 MAX_REDIRECTS: Final = 5
 MAX_REFUSAL_BYTES: Final = 64 * 1024
+MAX_REFUSAL_TEXT: Final = 8 * 1024  # characters; patterns on a hostile page take their time
+REFUSAL_SECONDS: Final = 5.0
 # A busy server is waited for once, and not longer (connect and list only).
 MAX_RETRY_AFTER: Final = 5.0
 BUSY: Final = (429, 503)
 _CREDENTIAL: Final = re.compile(r"auth|token|key|secret|cookie|password|credential", re.IGNORECASE)
+_CHALLENGE: Final = re.compile(r'\berror_description="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
 
 class Door:
@@ -56,9 +70,12 @@ class Door:
         self._settings = settings
         connect = settings.connect_timeout or None
         # Reading and writing are bounded by the total time of each request, not by the byte.
-        self.client = async_client(timeout=httpx2.Timeout(None, connect=connect))
+        self.client = async_client(
+            timeout=httpx2.Timeout(None, connect=connect), socket_path=settings.socket_path
+        )
         self._headers = dict(settings.headers)
         self.sends_credentials = any(_CREDENTIAL.search(name) for name in self._headers)
+        self.moved_to = ""  # where the server's own URL was last redirected to
 
     @contextlib.asynccontextmanager
     async def open(
@@ -72,16 +89,21 @@ class Door:
     ) -> AsyncIterator[httpx2.Response]:
         """A successful response whose body is not read yet.
 
-        With `patient` a busy server is asked once more. Raises `ServerError`.
+        With `patient` a busy server is asked once more. A GET must begin to answer within the
+        request's limit (U41); other requests are bounded as a whole by their callers. Raises
+        `ServerError`: `ConnectionLost` where the server may have got the message.
         """
+        limit = request_limit(self._settings.request_timeout)
         try:
-            response = await self._follow(method, url, headers, content)
-            if patient and response.status_code in BUSY:
-                await response.aclose()
-                await asyncio.sleep(_retry_after(response))
-                response = await self._follow(method, url, headers, content)
+            async with deadlines.timeout(limit.seconds if method == "GET" else None):
+                response = await self._ask(method, url, headers, content, patient)
+        except TimeoutError:
+            raise ServerUnavailable(
+                f"{public_url(url)} did not begin to answer within {limit.seconds:g} seconds "
+                f"({limit.option})."
+            ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            raise explain_http(error, url, self._settings.connect_timeout) from error
+            raise self._explain(error, url) from error
         try:
             if not response.is_success:
                 raise await self._refusal(response)
@@ -89,14 +111,32 @@ class Door:
         finally:
             await response.aclose()
 
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        patient: bool,
+    ) -> httpx2.Response:
+        response = await self._follow(method, url, headers, content)
+        if not patient or response.status_code not in BUSY:
+            return response
+        await _dismiss(response)
+        await asyncio.sleep(_retry_after(response))
+        return await self._follow(method, url, headers, content)
+
     async def _follow(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> httpx2.Response:
+        asked = url
         for _ in range(MAX_REDIRECTS + 1):
             response = await self._send(method, url, headers, content)
             if not response.has_redirect_location:
+                if asked == self._settings.url:
+                    self.moved_to = url if url != asked and response.is_success else ""
                 return response
-            await response.aclose()
+            await _dismiss(response)
             url = self._next_url(response, method, url)
         raise ServerUnavailable(
             f"{public_url(url)} redirects again and again.", "Check the address."
@@ -107,14 +147,21 @@ class Door:
     ) -> httpx2.Response:
         own = self._headers if same_origin(url, self._settings.url) else {}
         # Those of the protocol win, in whatever case the person wrote theirs.
-        merged = {name.lower(): value for name, value in [*own.items(), *headers.items()]}
+        given = [*own.items(), ("accept-encoding", OFFERED_CODINGS), *headers.items()]
+        merged = {name.lower(): value for name, value in given}
         # As bytes: the client would refuse the upper half of Latin-1 in text.
         lines = [(name.encode(), value.encode("latin-1")) for name, value in merged.items()]
         request = self.client.build_request(method, url, headers=lines, content=content)
         return await self.client.send(request, stream=True, follow_redirects=False)
 
     def _next_url(self, response: httpx2.Response, method: str, url: str) -> str:
-        target = urljoin(url, response.headers["location"])
+        try:
+            target = without_userinfo(urljoin(url, response.headers["location"]))
+        except ValueError:
+            raise ServerUnavailable(
+                f"{public_url(url)} redirects to an address that cannot be read.",
+                "Check the address.",
+            ) from None
         shown = public_url(target)
         if not same_origin(target, self._settings.url):
             raise foreign_redirect(self._settings.url, target)
@@ -127,13 +174,37 @@ class Door:
             )
         return target
 
+    def _explain(self, error: Exception, url: str) -> ServerError:
+        if self._settings.socket_path and (fault := self._socket_fault(error)):
+            return fault
+        return explain_http(error, url, self._settings.connect_timeout)
+
+    def _socket_fault(self, error: Exception) -> ServerUnavailable | None:
+        """Why a Unix socket could not be opened (U12)."""
+        path = self._settings.socket_path
+        numbers = {cause.errno for cause in chain(error) if isinstance(cause, OSError)}
+        if errno.ENOENT in numbers:
+            return ServerUnavailable(
+                f"There is no socket at {path}.", "Check the path and that the server runs."
+            )
+        if errno.ECONNREFUSED in numbers:
+            return ServerUnavailable(
+                f"Nobody listens at the socket {path}.", "Check that the server runs."
+            )
+        if numbers & {errno.EACCES, errno.EPERM}:
+            return ServerUnavailable(
+                f"Umpteenth may not open the socket {path}: permission denied.",
+                "Let the user that Umpteenth runs as write to the socket and enter its directory.",
+            )
+        return None
+
     async def _refusal(self, response: httpx2.Response) -> ServerError:
         status = response.status_code
-        body = await _read_some(response)
+        body = await read_beginning(response, MAX_REFUSAL_BYTES, REFUSAL_SECONDS)
         answer = _rpc_error(body)
         if answer is not None and status not in (401, 403):
             return answer.with_status(status)
-        words = _words_of(response, body)
+        words = _words_of(response, body) or _challenge_of(response)
         title = f"{status} {_phrase(status)}".strip()
         message = f"The server answered {title}" + (f": {words}" if words else ".")
         if status not in (401, 403):
@@ -144,10 +215,19 @@ class Door:
                 "Check the value of the header that holds them.",
                 status=status,
             )
-        return LoginRequired(
+        return LoginRefusal(
             f"The server requires a login: {title}" + (f": {words}" if words else "."),
             "Add an Authorization header under Headers.",
+            status=status,
         )
+
+
+class LoginRefusal(LoginRequired):
+    """401 or 403 to a request without credentials."""
+
+    def __init__(self, message: str, hint: str, *, status: int) -> None:
+        super().__init__(message, hint)
+        self.status = status
 
 
 class RpcRefusal(RpcError):
@@ -177,46 +257,15 @@ def foreign_redirect(source: str, target: str) -> ServerUnavailable:
 
 def status_of(error: BaseException | None) -> int | None:
     """The HTTP status behind an error, if the server answered with one."""
-    return error.status if isinstance(error, HttpRefusal | RpcError) else None
+    return error.status if isinstance(error, HttpRefusal | LoginRefusal | RpcError) else None
 
 
-def content_type(response: httpx2.Response) -> str:
-    value: str = response.headers.get("content-type", "")
-    return value.partition(";")[0].strip().lower()
-
-
-async def read_body(response: httpx2.Response, limit: int = MAX_MESSAGE_BYTES) -> bytes:
-    """The decoded body. Raises `ServerError` if it is too large or breaks off."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for chunk in response.aiter_bytes():
-            size += len(chunk)
-            if size > limit:
-                raise ServerError(f"The server's answer is larger than {limit // MIB} MiB.")
-            parts.append(chunk)
-    except httpx2.HTTPError as error:
-        raise broken_body(error) from error
-    return b"".join(parts)
-
-
-async def read_events(response: httpx2.Response) -> AsyncGenerator[Event, None]:
-    """The events of a stream. Raises `ServerError` if one is too large or the stream breaks."""
-    parser = EventParser(MAX_MESSAGE_BYTES)
-    try:
-        async for chunk in response.aiter_bytes():
-            for event in parser.feed(chunk):
-                yield event
-    except EventTooLarge:
-        raise ServerError(
-            f"The server's answer is larger than {MAX_MESSAGE_BYTES // MIB} MiB."
-        ) from None
-    except httpx2.HTTPError as error:
-        raise broken_body(error) from error
-
-
-def broken_body(error: Exception) -> ConnectionLost:
-    return ConnectionLost(f"response body failed: {words_of(error)}")
+def is_final(error: ServerError | None) -> bool:
+    """Whether the server would say the same again: of its kind, not of the moment."""
+    status = status_of(error)
+    if status is None:
+        return isinstance(error, NotMcp)
+    return status not in BUSY and (status < 500 or status == HTTPStatus.NOT_IMPLEMENTED)
 
 
 def not_mcp(response: httpx2.Response, url: str) -> NotMcp:
@@ -231,16 +280,11 @@ def not_mcp(response: httpx2.Response, url: str) -> NotMcp:
     return NotMcp(f"{shown} answers {what}, not as an MCP server.", "Check the address.")
 
 
-async def _read_some(response: httpx2.Response) -> bytes:
-    """The beginning of an error's body; whatever goes wrong with it matters less than the error."""
-    parts: list[bytes] = []
-    with contextlib.suppress(httpx2.HTTPError, TimeoutError):
-        async with deadlines.timeout(5):
-            async for chunk in response.aiter_bytes():
-                parts.append(chunk)
-                if sum(map(len, parts)) > MAX_REFUSAL_BYTES:
-                    break
-    return b"".join(parts)
+async def _dismiss(response: httpx2.Response) -> None:
+    try:
+        await drain(response)
+    finally:
+        await response.aclose()
 
 
 def _rpc_error(body: bytes) -> RpcRefusal | None:
@@ -256,13 +300,19 @@ def _rpc_error(body: bytes) -> RpcRefusal | None:
 
 
 def _words_of(response: httpx2.Response, body: bytes) -> str:
-    text = body.decode("utf-8", errors="replace").strip()
+    text = text_of(body, charset_of(response)).strip()[:MAX_REFUSAL_TEXT]
     if "json" in content_type(response):
         with contextlib.suppress(ValueError):
             return own_words(_message_in(decode_json(text)) or text, 500)
     if text.startswith("<") or "html" in content_type(response):
         return own_words(_text_of_page(text), 200)
     return own_words(text, 500)
+
+
+def _challenge_of(response: httpx2.Response) -> str:
+    """What a challenge says of its reason (RFC 6750, 3)."""
+    found = _CHALLENGE.search(response.headers.get("www-authenticate", ""))
+    return own_words(re.sub(r"\\(.)", r"\1", found[1]), 500) if found else ""
 
 
 def _text_of_page(page: str) -> str:
@@ -302,9 +352,18 @@ def _hint_for(status: int) -> str:
 
 
 def _retry_after(response: httpx2.Response) -> float:
-    """Seconds to wait for a busy server; dates count as one second."""
+    """Seconds to wait for a busy server: a number or a date (RFC 9110, 10.2.3), else one."""
+    value = response.headers.get("retry-after", "")
     try:
-        seconds = float(response.headers.get("retry-after", "1"))
+        seconds = float(value)
     except ValueError:
-        seconds = 1.0
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
+        seconds = _seconds_until(value)
+    # Not a number compares with nothing.
+    return min(seconds, MAX_RETRY_AFTER) if seconds >= 0 else 0.0
+
+
+def _seconds_until(date: str) -> float:
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return 1.0

@@ -9,12 +9,13 @@ from typing import Final
 from urllib.parse import urljoin
 
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification, JSONRPCRequest
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
 
 from servers.limits import request_limit
-from servers.mcp.errors import NotMcp, flatten
+from servers.mcp.bodies import content_type, drain, read_events
+from servers.mcp.errors import NotMcp, RpcError, flatten
 from servers.mcp.events import Event
-from servers.mcp.exchange import Door, content_type, not_mcp, read_events
+from servers.mcp.exchange import INITIALIZED, REPEATABLE, Door, not_mcp
 from servers.mcp.messages import decode_json, encode, read_messages
 from servers.mcp.transport import PostingTransport, background
 from servers.mcp.types import (
@@ -25,8 +26,9 @@ from servers.mcp.types import (
     ServerUnavailable,
 )
 from umpteenth.core import deadlines
-from umpteenth.core.http import public_url, same_origin
+from umpteenth.core.http import public_url, same_origin, without_userinfo
 
+EVENT_STREAM: Final = "text/event-stream"
 POST_SECONDS_FOR_NOTICES: Final = 2.0
 
 
@@ -62,8 +64,10 @@ class SseTransport(PostingTransport):
         return ConnectionLost(f"The server closed the event stream{reason}")
 
     async def close(self) -> None:
-        await self.end_posts()
-        await self._door.client.aclose()
+        try:
+            await self.end_posts()
+        finally:
+            await self._door.client.aclose()
 
     async def wait_for_endpoint(self) -> None:
         limit = request_limit(self._settings.request_timeout)
@@ -80,11 +84,12 @@ class SseTransport(PostingTransport):
     async def read(self) -> None:
         """Read the stream to its end; the first event decides whether the connection stands."""
         try:
-            headers = {"accept": "text/event-stream", "cache-control": "no-store"}
+            headers = {"accept": EVENT_STREAM, "cache-control": "no-store"}
             async with self._door.open("GET", self._settings.url, headers=headers) as response:
-                if content_type(response) != "text/event-stream":
+                if content_type(response) != EVENT_STREAM:
                     raise not_mcp(response, self._settings.url)
-                async with contextlib.aclosing(read_events(response)) as events:
+                limit = self._settings.limits.message_bytes
+                async with contextlib.aclosing(read_events(response, limit)) as events:
                     async for event in events:
                         await self._take(event)
             self._give_up(NotMcp("The event stream ended before it named an address."))
@@ -104,10 +109,22 @@ class SseTransport(PostingTransport):
         elif event.kind == "message" and event.data.strip():
             with contextlib.suppress(ValueError):  # one bad event harms only its own request
                 for message in read_messages(decode_json(event.data)):
-                    await self._inbox.put(SessionMessage(message))
+                    await self._deliver(message)
+
+    async def _deliver(self, message: JSONRPCMessage) -> None:
+        if not isinstance(message, JSONRPCError) or message.id is not None:
+            await self._inbox.put(SessionMessage(message))
+            return
+        # It belongs to a request, but does not say to which: none of them may wait in vain (B02).
+        words = RpcError(message.error.code, message.error.message).message
+        for request_id in list(self._posts):
+            await self._inbox.fail(request_id, ConnectionLost(f"The server reported: {words}"))
 
     def _checked(self, endpoint: str) -> str:
-        url = urljoin(self._settings.url, endpoint)
+        try:
+            url = without_userinfo(urljoin(self._settings.url, endpoint))
+        except ValueError:
+            raise NotMcp("The address that the server names for messages cannot be read.") from None
         if not same_origin(url, self._settings.url):
             raise NotMcp(
                 f"The server wants its messages at {public_url(url)}, which is another origin; "
@@ -120,24 +137,35 @@ class SseTransport(PostingTransport):
         if isinstance(message, JSONRPCRequest):
             self._posts[message.id] = asyncio.create_task(self._request(message))
             return
-        essential = isinstance(message, JSONRPCNotification) and (
-            message.method == "notifications/initialized"
-        )
-        try:
-            async with deadlines.timeout(None if essential else POST_SECONDS_FOR_NOTICES):
+        if isinstance(message, JSONRPCNotification) and message.method == INITIALIZED:
+            await self._finish_handshake(message)
+            return
+        with contextlib.suppress(ServerError, TimeoutError):  # their loss harms no one here
+            async with deadlines.timeout(POST_SECONDS_FOR_NOTICES):
                 await self._post(encode(message))
-        except (ServerError, TimeoutError):
-            if essential:
-                raise
+
+    async def _finish_handshake(self, message: JSONRPCNotification) -> None:
+        limit = request_limit(self._settings.request_timeout)
+        try:
+            async with deadlines.timeout(limit.seconds):
+                await self._post(encode(message), patient=True)
+        except TimeoutError:
+            raise ServerUnavailable(
+                f"The server did not accept {INITIALIZED} within {limit.seconds:g} seconds "
+                f"({limit.option})."
+            ) from None
 
     async def _request(self, message: JSONRPCRequest) -> None:
         try:
-            await self._post(encode(message))
+            await self._post(encode(message), patient=message.method in REPEATABLE)
         except Exception as error:
             await self._inbox.fail(message.id, flatten(error, self._settings.name))
 
-    async def _post(self, content: bytes) -> None:
+    async def _post(self, content: bytes, *, patient: bool = False) -> None:
+        """What comes back is ignored: answers come on the stream."""
         headers = {"content-type": "application/json"}
         url = await self._endpoint
-        async with self._door.open("POST", url, headers=headers, content=content):
-            pass
+        async with self._door.open(
+            "POST", url, headers=headers, content=content, patient=patient
+        ) as response:
+            await drain(response)

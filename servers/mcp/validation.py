@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,13 +12,19 @@ from servers.mcp.types import ConnectionSettings, ServerUnavailable
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Set by the client for each message; a fixed value would break the exchange.
-_RESERVED: Final = frozenset({"connection", "content-length", "transfer-encoding", "upgrade"})
+_RESERVED: Final = frozenset(
+    {"connection", "content-length", "expect", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+# What the kernel's address of a Unix socket holds, without the final NUL.
+MAX_SOCKET_PATH: Final = 107
 
 
 def check_settings(settings: ConnectionSettings) -> ConnectionSettings:
     """The settings with trimmed header values. Raises `ServerUnavailable` naming the field."""
-    if settings.transport == "http":
+    if settings.transport != "stdio":
         _check_url(settings.url)
+        if settings.transport == "unix":
+            _check_socket_path(settings.socket_path)
         return _with_headers(settings, check_headers(settings.headers))
     _check_command(settings)
     return settings
@@ -65,6 +72,24 @@ def _check_url(url: str) -> None:
         raise ServerUnavailable(
             "The URL contains a user name or password.",
             "Send them in an Authorization header instead.",
+        )
+
+
+def _check_socket_path(path: str) -> None:
+    """U12."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise ServerUnavailable("This system has no Unix sockets.")
+    if not path.startswith("/"):
+        raise ServerUnavailable(
+            "The socket's path must be absolute.", "Enter it from / on; ~ is not expanded."
+        )
+    if "\0" in path:
+        raise ServerUnavailable("The socket's path cannot contain NUL characters.")
+    if len(path.encode("utf-8", errors="surrogateescape")) > MAX_SOCKET_PATH:
+        raise ServerUnavailable(
+            f"The socket's path is longer than the {MAX_SOCKET_PATH} bytes that a path of a "
+            "Unix socket can have.",
+            "Use a shorter path, or a symbolic link to its directory.",
         )
 
 

@@ -71,6 +71,8 @@ class FakeHttp:
         script: Script | None = None,
         event_end: str = "\n",
         token: str = "",
+        standing: bool = False,
+        socket_path: str = "",
     ) -> None:
         self.fake = Fake(behaviour or Behaviour())
         self.answer = answer  # "json" or "sse"
@@ -79,22 +81,44 @@ class FakeHttp:
         self.script = script
         self.event_end = event_end
         self.token = token  # the bearer token that every request must carry
+        self.standing = standing  # whether GET opens a stream for what `push` sends
+        self.socket_path = socket_path  # listen there instead of at a port
         self.requests: list[Request] = []
         self.known_sessions: set[str] = set()
         self.connections = 0
         self.port = 0
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._pushed: asyncio.Queue[bytes] = asyncio.Queue()
+        self._news = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/{'sse' if self.transport == 'sse' else 'mcp'}"
+        place = "localhost" if self.socket_path else f"127.0.0.1:{self.port}"
+        return f"http://{place}/{'sse' if self.transport == 'sse' else 'mcp'}"
 
     def rpcs(self) -> list[str]:
         return [request.rpc for request in self.requests if request.rpc]
 
+    def gets(self) -> list[Request]:
+        return [request for request in self.requests if request.method == "GET"]
+
+    def push(self, message: Message) -> None:
+        """Say something on the standing stream."""
+        self._pushed.put_nowait(event(message, self.event_end))
+
+    async def until(self, met: Callable[[], object]) -> None:
+        """Wait for requests until `met`; looked at after each."""
+        async with asyncio.timeout(20):
+            while not met():
+                self._news.clear()
+                await self._news.wait()
+
     async def __aenter__(self) -> Self:
+        if self.socket_path:
+            self._server = await asyncio.start_unix_server(self._serve, self.socket_path)
+            return self
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -119,6 +143,7 @@ class FakeHttp:
         try:
             while request := await _read_request(reader):
                 self.requests.append(request)
+                self._news.set()
                 reply = await self._reply(request)
                 if not await _write_reply(writer, reply):
                     break
@@ -141,6 +166,8 @@ class FakeHttp:
         if request.method == "DELETE":
             self.known_sessions.discard(request.headers.get("mcp-session-id", ""))
             return Reply(204)
+        if self.standing and request.method == "GET" and request.path == "/mcp":
+            return Reply(200, {"content-type": EVENTS}, self._pushed_events())
         if request.method != "POST" or request.path.partition("?")[0] != "/mcp":
             return Reply(405 if request.path == "/mcp" else 404, {"content-type": "text/plain"})
         return await self._reply_http(request)
@@ -207,11 +234,18 @@ class FakeHttp:
         task.add_done_callback(self._tasks.discard)
         return Reply(202, {}, b"Accepted")
 
+    async def _pushed_events(self) -> AsyncGenerator[bytes, None]:
+        yield b": listening\n\n"
+        while True:
+            yield await self._pushed.get()
+
     async def _standing_stream(self) -> AsyncGenerator[bytes, None]:
         end = self.event_end
+        # The newest client gets the answers; one that left would swallow them.
+        outbox = self._outbox = asyncio.Queue()
         yield f"event: endpoint{end}data: /messages?session=1{end}{end}".encode()
         while True:
-            yield await self._outbox.get()
+            yield await outbox.get()
 
 
 @contextlib.contextmanager

@@ -56,3 +56,25 @@ def test_an_event_over_the_limit_is_refused_before_it_ends() -> None:
     with pytest.raises(EventTooLarge):
         parse([b"data: 0123456789\n"] * 70)
     assert len(parse([b"data: 0123456789\n\n"] * 100)) == 100
+
+
+def test_comments_without_end_count_like_one_event() -> None:
+    """B23: each of them is small, and none of them is anything."""
+    assert len(parse([b": ping\n\n" * 100, b"data: x\n\n"])) == 1
+    with pytest.raises(EventTooLarge):
+        parse([b": ping\n\n"] * 200)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_empty_lines_by_the_million_are_nothing(end: bytes) -> None:
+    """B23."""
+    found = parse([b"data: x" + end * 1_000_000] * 20)
+    assert [event.data for event in found] == ["x"] * 20
+
+
+def test_lines_that_are_no_utf8_are_read_in_the_charset_that_is_named() -> None:
+    """C17: the standard knows UTF-8 only, servers know more."""
+    parser = EventParser(1000, "iso-8859-1")
+    assert [event.data for event in parser.feed("data: é\n\n".encode("latin-1"))] == ["é"]
+    assert [event.data for event in parser.feed("data: é\n\n".encode())] == ["é"]
+    assert parse([b"data: \xff\n\n"])[0].data == "\ufffd"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import httpx2
 
 USER_AGENT = f"umpteenth/{__version__}"
+KEEPALIVE_SECONDS = 4.0
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 Origin = tuple[str, str, int]
@@ -25,20 +26,41 @@ def async_client(
     *,
     timeout: float | httpx2.Timeout | None,
     headers: Mapping[str, str] | None = None,
+    socket_path: str = "",
 ) -> httpx2.AsyncClient:
     """A client that follows no redirect by itself; the caller closes it.
 
     `timeout` counts for connecting, and for each single read and write where it is a number.
-    Proxies and certificates come from the environment as usual.
+    With `socket_path` every request goes to that Unix socket, whatever host it names, and past
+    any proxy. Else proxies come from the environment as usual, and certificates always do.
     """
     import httpx2  # loaded where it is used: not every process makes requests
 
     _keep_quiet()
+    context, limits = _ssl_context(), _limits()
+    transport = None
+    if socket_path:  # a client that is given a transport takes no proxy from the environment
+        transport = httpx2.AsyncHTTPTransport(verify=context, limits=limits, uds=socket_path)
     return httpx2.AsyncClient(
         timeout=timeout,
         headers={"User-Agent": USER_AGENT, **(headers or {})},
         follow_redirects=False,
-        verify=_ssl_context(),
+        verify=context,
+        limits=limits,
+        transport=transport,
+    )
+
+
+def _limits() -> httpx2.Limits:
+    """As many connections as there are requests: callers count those that wait themselves.
+
+    Idle ones are let go before the five seconds of uvicorn, Node and others are over: a request
+    on a connection that its server is just closing is lost, and nobody knows whether it was run.
+    """
+    import httpx2
+
+    return httpx2.Limits(
+        max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS
     )
 
 
@@ -74,6 +96,12 @@ def same_origin(first: str, second: str) -> bool:
     """Whether both are HTTP addresses of one scheme, host and port."""
     known = origin(first)
     return known is not None and known == origin(second)
+
+
+def without_userinfo(url: str) -> str:
+    """`url` without a user name and password, which the client would send as credentials."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def public_url(url: str) -> str:
