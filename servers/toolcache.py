@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from servers.mcp.types import Tool as ListedTool
@@ -97,20 +98,42 @@ def _batches(names: list[str]) -> Iterator[list[str]]:
 
 
 def _row(server_id: UUID, position: int, tool: ListedTool, masker: Masker) -> Row:
-    texts = masker.mask(tool.title), masker.mask(tool.description)
-    schemas = masker.mask_json(tool.input_schema), masker.mask_json(tool.output_schema)
+    words = (tool.title, tool.description), (tool.input_schema, tool.output_schema)
+    masked = words
+    # Thousands of tools have hundreds of thousands of words: one look tells most of them apart.
+    text = "\0".join(_texts(words))
+    if masker.mask(text) != text:
+        (title, description), schemas = words
+        masked = (
+            (masker.mask(title), masker.mask(description)),
+            (masker.mask_json(schemas[0]), masker.mask_json(schemas[1])),
+        )
     row = Tool(
         server_id=server_id,
         position=position,
         name=tool.name,
-        title=texts[0],
-        description=texts[1],
-        input_schema=schemas[0],
-        output_schema=schemas[1],
+        title=masked[0][0],
+        description=masked[0][1],
+        input_schema=masked[1][0],
+        output_schema=masked[1][1],
         read_only=tool.read_only,
         destructive=tool.destructive,
         open_world=tool.open_world,
         content_hash=tool.content_hash,
     )
-    plain = (tool.title, tool.description), (tool.input_schema, tool.output_schema)
-    return Row(row, masked=(texts, schemas) != plain)
+    return Row(row, masked=masked != words)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text, key and number that masking would look at."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            pending += [*item, *item.values()]
+        elif isinstance(item, list | tuple):
+            pending += item
+        elif isinstance(item, int | float) and not isinstance(item, bool):
+            yield repr(item)

@@ -94,6 +94,26 @@ class TestTools:
         assert not changes
         assert kept(server) == [("a", "use [secret KEY] to sign in")]
 
+    @pytest.mark.parametrize(
+        "tool",
+        [
+            Tool("a", title="canary-value-1"),
+            Tool("a", description="x" * 5000 + "canary-value-1"),
+            Tool("a", input_schema={"properties": {"canary-value-1": {}}}),
+            Tool("a", input_schema={"enum": [["deep", {"in": "canary-value-1"}]]}),
+            Tool("a", input_schema={"default": 123456789}),
+            Tool("a", output_schema={"const": 123456.789}),
+            Tool("a", output_schema={"description": "Y2FuYXJ5LXZhbHVlLTE="}),
+        ],
+        ids=["title", "description", "key", "deep", "integer", "number", "base64"],
+    )
+    def test_a_secret_is_masked_wherever_a_tool_holds_it(self, tool: Tool) -> None:
+        secrets = {"KEY": "canary-value-1", "PIN": "123456789", "RATE": "123456.789"}
+        store(http_server(), ToolList([tool, Tool("b", title="plain")]), Masker(secrets))
+        row = str(ToolRow.objects.filter(name="a").values().get())
+        assert "[secret " in row
+        assert not any(value in row for value in (*secrets.values(), "Y2FuYXJ5"))
+
     def test_a_tool_whose_name_is_a_secret_is_left_out(self) -> None:
         server = http_server()
         store(server, listed(("canary-value-1", "x"), ("b", "x")), Masker({"K": "canary-value-1"}))
