@@ -64,6 +64,13 @@ def find_servers(
     return servers
 
 
+def changed_servers(since: datetime) -> list[UUID]:
+    """Servers that were checked, edited or asked about after this moment."""
+    asked = Check.objects.filter(created_at__gt=since).values("server_id")
+    news = Q(checked_at__gt=since) | Q(updated_at__gt=since) | Q(pk__in=asked)
+    return list(Server.objects.filter(news).order_by().values_list("pk", flat=True))
+
+
 def _check_under_way() -> Subquery:
     running = Check.objects.filter(server=OuterRef("pk")).exclude(status=Check.Status.DONE)
     return Subquery(running.order_by("-created_at").values("pk")[:1])

@@ -8,6 +8,7 @@ app_name = "servers"
 urlpatterns = [
     path("", pages.list_servers, name="list"),
     path("new/", forms.create, name="create"),
+    path("changes/", pages.changes, name="changes"),
     path("checks/<uuid:pk>/", checks.show, name="check"),
     path("checks/<uuid:pk>/cancel/", checks.cancel, name="cancel_check"),
     path("<uuid:pk>/", sheet.detail, name="detail"),

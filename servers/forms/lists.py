@@ -31,6 +31,12 @@ class ServerFilter(forms.Form):
         return {name: self.cleaned_data.get(name, "") for name in self.fields}
 
 
+class SinceForm(forms.Form):
+    """The moment up to which a page knows everything."""
+
+    since = forms.DateTimeField(input_formats=["%Y-%m-%dT%H:%M:%S%z"])
+
+
 class ToolFilter(forms.Form):
     """Which of a server's tools are shown."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +15,9 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from secrets_vault.errors import SecretError
 from servers import services
-from servers.forms.lists import ServerFilter
+from servers.forms.lists import ServerFilter, SinceForm
 from servers.models import Server
-from servers.queries import find_servers
+from servers.queries import changed_servers, find_servers
 from servers.status import auth_status
 from servers.usage import usages
 from servers.views.common import can_manage, get_server_to_manage
@@ -24,6 +25,7 @@ from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 PER_PAGE = 25
+WATCH_OVERLAP = timedelta(seconds=5)
 
 
 @require_GET
@@ -38,6 +40,7 @@ def list_servers(request: Request) -> HttpResponse:
         "page_obj": page,
         "rows": [_row(server) for server in page.object_list],
         "can_manage": can_manage(request),
+        **_watch(),
         "open_check": _uuid(request.GET.get("check", "")),
     }
     target = request.htmx.target if request.htmx else None
@@ -49,6 +52,24 @@ def list_servers(request: Request) -> HttpResponse:
 def row(request: Request, pk: UUID) -> HttpResponse:
     """One row of the list, which fetches itself while and after its server is tested."""
     return _row_page(request, pk)
+
+
+@require_GET
+def changes(request: Request) -> HttpResponse:
+    """Which servers health checks and other people changed: their rows fetch themselves again.
+
+    One question for the whole list; without a usable moment nothing has changed.
+    """
+    form = SinceForm(request.GET)
+    found = changed_servers(form.cleaned_data["since"]) if form.is_valid() else []
+    response = render_page(request, "servers/watch.html", _watch())
+    response["HX-Trigger"] = json.dumps({f"row-{pk}": "" for pk in found})
+    return response
+
+
+def _watch() -> dict[str, str]:
+    # Clocks of several machines and what commits a moment later: rather twice than not at all.
+    return {"since": f"{clock.now() - WATCH_OVERLAP:%Y-%m-%dT%H:%M:%S%z}"}
 
 
 def _row_page(request: Request, pk: UUID) -> HttpResponse:

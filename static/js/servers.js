@@ -42,6 +42,16 @@
   document.addEventListener("htmx:responseError", undoSwitch);
   document.addEventListener("htmx:sendError", undoSwitch);
 
+  // A row with an open menu is not replaced under the pointer, but when the menu closes.
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const row = event.detail.elt;
+    const menu = row.matches?.(".server-row") && row.querySelector("details[data-menu][open]");
+    if (!menu) return;
+    event.preventDefault();
+    const again = row.id.replace("server-", "row-");
+    menu.addEventListener("toggle", () => htmx.trigger(document.body, again), { once: true });
+  });
+
   // Only the fields of the chosen transport; the others keep what was typed into them.
   function showTransport(form) {
     const chosen = form.querySelector("[name=transport]:checked")?.value;

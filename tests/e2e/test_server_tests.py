@@ -129,3 +129,16 @@ def test_a_command_line_in_one_field_is_split_and_the_pressed_button_still_saves
     expect(outcome(dialog(alice))).to_contain_text("Connection failed")
     alice.goto("/servers/")
     expect(server_row(alice, "split")).to_contain_text("no-such-program --one two")
+
+
+def test_a_row_with_an_open_menu_is_renewed_when_the_menu_closes(alice: Page) -> None:
+    """Live updates never move what is under the pointer (screens)."""
+    alice.goto("/servers/")
+    row = server_row(alice, "fake")
+    name = (row.get_attribute("id") or "").replace("server-", "row-")
+    alice.get_by_label("More for fake").click()
+    alice.evaluate("name => htmx.trigger(document.body, name)", name)
+    expect(row.get_by_role("link", name="Edit")).to_be_visible()
+    with alice.expect_response("**/row/"):
+        alice.keyboard.press("Escape")
+    expect(row.get_by_role("link", name="Edit")).to_be_hidden()

@@ -184,6 +184,7 @@ ROUTES: dict[str, Route] = {
     "secrets:delete": administrators(_secret),
     # Servers
     "servers:list": everyone(),
+    "servers:changes": everyone(),
     "servers:detail": everyone(_server),
     "servers:row": everyone(_server),
     "servers:tools": everyone(_server),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -183,6 +184,39 @@ def test_a_row_can_be_fetched_alone(member_client: Client) -> None:
     assert "every 2s" in text
     Server.objects.all().delete()
     assert member_client.get(address).status_code == 404
+
+
+def changes_since(client: Client, moment: datetime | str) -> set[str]:
+    """Names of the servers whose rows would fetch themselves again."""
+    words = moment if isinstance(moment, str) else f"{moment:%Y-%m-%dT%H:%M:%S%z}"
+    response = client.get(reverse("servers:changes"), {"since": words}, headers={"HX-Request": "1"})
+    assert 'hx-trigger="every 15s"' in response.content.decode()
+    events = json.loads(response["HX-Trigger"])
+    return {server.name for server in Server.objects.all() if f"row-{server.pk}" in events}
+
+
+def test_rows_learn_what_health_checks_and_other_people_did(member_client: Client) -> None:
+    """Issue 3, section 4: the list is true while it stands open."""
+    for name in ("checked", "edited", "asked", "quiet"):
+        http_server(name)
+    old, now = timezone.now() - timedelta(hours=1), timezone.now()
+    Server.objects.update(checked_at=old, updated_at=old)
+    Server.objects.filter(name="checked").update(checked_at=now)
+    Server.objects.filter(name="edited").update(updated_at=now)
+    Check.objects.create(server=Server.objects.get(name="asked"), connection_version=1)
+    moment = now - timedelta(minutes=1)
+    assert changes_since(member_client, moment) == {"checked", "edited", "asked"}
+    assert changes_since(member_client, now + timedelta(minutes=1)) == set()
+    assert changes_since(member_client, "yesterday") == set()
+
+
+def test_the_list_watches_from_the_moment_it_was_made(member_client: Client) -> None:
+    """What it asks for is what the view understands."""
+    server = http_server()
+    [address] = re.findall(r'hx-get="(/servers/changes/[^"]*)"', page(member_client))
+    Server.objects.filter(pk=server.pk).update(checked_at=timezone.now())
+    response = member_client.get(address, headers={"HX-Request": "true"})
+    assert json.loads(response["HX-Trigger"]) == {f"row-{server.pk}": ""}
 
 
 def test_the_sheet_shows_what_the_last_success_found(member_client: Client) -> None:
