@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import (
+    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 from mcp_types.version import (
@@ -130,7 +132,18 @@ def _worth_a_handshake(error: BaseException | None) -> bool:
     """Whether the probe's failure says something of the revision rather than of the server."""
     if isinstance(error, HttpRefusal):
         return error.status not in OF_EVERYONE
+    if is_modern(error):
+        return bool(_supported(error))
     return isinstance(error, RpcError | NotMcp | ConnectionLost | _NoCommonRevision)
+
+
+def is_modern(error: BaseException | None) -> TypeGuard[RpcError]:
+    """Whether only a server of 2026-07-28 on answers so (Versioning, Backward Compatibility)."""
+    if not isinstance(error, RpcError):
+        return False
+    if error.code == UNSUPPORTED_PROTOCOL_VERSION:
+        return bool(_versions_named(error))
+    return error.code in (HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY)
 
 
 class _NoCommonRevision(ServerError):
@@ -138,19 +151,32 @@ class _NoCommonRevision(ServerError):
 
 
 async def _discover(session: Session, limit: TimeLimit) -> None:
-    version = LATEST_MODERN_VERSION
-    result = await session.request(
+    try:
+        result = await _ask_to_discover(session, LATEST_MODERN_VERSION, limit)
+    except RpcError as error:
+        # Once more in a revision that the refusal names, even in the one that was refused.
+        named = _modern_among(_versions_named(error))
+        if error.code != UNSUPPORTED_PROTOCOL_VERSION or not named:
+            raise
+        result = await _ask_to_discover(session, named[-1], limit)
+    common = _modern_among(result.get("supportedVersions"))
+    if not common:
+        raise _NoCommonRevision("The server offers no revision of this kind.")
+    session.adopt(common[-1], result, modern=True)
+
+
+async def _ask_to_discover(session: Session, version: str, limit: TimeLimit) -> dict[str, Any]:
+    return await session.request(
         DISCOVER,
         {"_meta": session.envelope(version)},
         limit=limit,
         headers={MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: DISCOVER},
     )
-    offered = result.get("supportedVersions")
-    offered = offered if isinstance(offered, list) else []
-    common = [known for known in MODERN_PROTOCOL_VERSIONS if known in offered]
-    if not common:
-        raise _NoCommonRevision("The server offers no revision of this kind.")
-    session.adopt(common[-1], result, modern=True)
+
+
+def _modern_among(versions: Any) -> list[str]:
+    versions = versions if isinstance(versions, list) else []
+    return [known for known in MODERN_PROTOCOL_VERSIONS if known in versions]
 
 
 async def _initialize(session: Session, limit: TimeLimit) -> str:
@@ -199,10 +225,14 @@ def _about_the_version(error: RpcError | HttpRefusal) -> bool:
 
 
 def _supported(error: RpcError | HttpRefusal) -> list[str]:
+    named = _versions_named(error)
+    return [version for version in HANDSHAKE_PROTOCOL_VERSIONS if version in named]
+
+
+def _versions_named(error: RpcError | HttpRefusal) -> list[Any]:
     data = error.data if isinstance(error, RpcError) else None
     named = data.get("supported") if isinstance(data, dict) else None
-    named = named if isinstance(named, list) else []
-    return [version for version in HANDSHAKE_PROTOCOL_VERSIONS if version in named]
+    return named if isinstance(named, list) else []
 
 
 def _those_named(error: RpcError | HttpRefusal, versions: list[str | None]) -> list[str | None]:

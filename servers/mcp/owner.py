@@ -13,7 +13,7 @@ from servers.limits import TimeLimit, request_limit, start_limit
 from servers.mcp.elicitation import Questions
 from servers.mcp.errors import NotMcp, flatten, words_of
 from servers.mcp.exchange import status_of
-from servers.mcp.handshake import HANDSHAKE, Agreement, negotiate
+from servers.mcp.handshake import HANDSHAKE, Agreement, is_modern, negotiate
 from servers.mcp.http import open_http
 from servers.mcp.listening import listen
 from servers.mcp.session import Session
@@ -146,7 +146,7 @@ class Owner(Generic[T]):
 
     def _worth_the_other(self, error: ServerError, tried: Attempt) -> bool:
         if status_of(error) in SSE_STATUSES:
-            return True
+            return not is_modern(error)
         # A remembered SSE address that is none any more.
         return tried == self._try_sse and isinstance(error, NotMcp)
 
