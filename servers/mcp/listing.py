@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,8 @@ FetchPage = Callable[[str | None], Awaitable[dict[str, Any]]]
 
 MAX_WARNINGS = 50
 EMPTY_SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
-# Others in the same loop get their turn after so many tools: schemas take time to read.
-BREATH = 50
+# Others in the same loop get their turn after so many seconds: schemas take time to read.
+BREATH = 0.01
 # Where null is a value and not the absence of one.
 _NULL_MEANS_NULL = frozenset({"const", "default"})
 _BREAKS = re.compile(r"[\t\n]")
@@ -35,7 +36,7 @@ async def read_pages(fetch: FetchPage, limits: Limits = STANDARD) -> ToolList:
     """All tools within the limits (A39, A40, A42). Raises what `fetch` raises."""
     reader = _Reader(limits)
     cursor: str | None = None
-    seen: set[str | None] = {None}
+    seen: set[int] = set()  # hashes: a cursor may be as long as a message
     for page in range(1, limits.tool_pages + 1):
         result = await fetch(cursor)
         if not await reader.take(result.get("tools"), page):
@@ -46,10 +47,10 @@ async def read_pages(fetch: FetchPage, limits: Limits = STANDARD) -> ToolList:
         if not isinstance(cursor, str):
             reader.warn(f"Page {page} of the tools names an unusable next page; the list ends.")
             break
-        if cursor in seen:
+        if hash(cursor) in seen:
             reader.warn("The server names a page of tools that was read before; the list ends.")
             break
-        seen.add(cursor)
+        seen.add(hash(cursor))
     else:
         reader.warn(
             f"The server has more than {limits.tool_pages} pages of tools (max_tool_pages); "
@@ -85,11 +86,13 @@ class _Reader:
         if not isinstance(items, list):
             self._warn_once(f"Page {page} of the server's answer holds no list of tools.")
             return True
+        begun = time.monotonic()
         for item in items:
             if not self._take_one(item):
                 return False
-            if self._position % BREATH == 0:
+            if time.monotonic() - begun > BREATH:
                 await asyncio.sleep(0)
+                begun = time.monotonic()
         return True
 
     def _take_one(self, item: Any) -> bool:

@@ -283,6 +283,11 @@ def _factor(schema: dict[str, Any]) -> int:
     return _UNEVALUATED_FACTOR if any(word in schema for word in _UNEVALUATED) else 1
 
 
+def count_pattern_names(schema: Any) -> int:
+    """How many patterns stand where names of properties do."""
+    return sum(len(_mapping(item, "patternProperties")) for item in _objects(schema))
+
+
 def _objects(schema: Any) -> Iterator[dict[str, Any]]:
     pending = [schema]
     while pending:

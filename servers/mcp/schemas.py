@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from servers.limits import Limits
-from servers.mcp.schema_cost import Price, measure
+from servers.limits import KIB, Limits
+from servers.mcp.schema_cost import Price, count_pattern_names, measure
 from servers.mcp.schema_words import (
     MASK,
     bytes_in_words,
@@ -30,6 +30,9 @@ from servers.mcp.schema_words import (
 from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, storable_json
 
 MAX_REFERENCES: Final = 5000
+# Each takes up to half a millisecond to read and as much memory as the limit says.
+MAX_PATTERNS: Final = 500
+PATTERN_BYTES: Final = 256 * KIB
 BACKTRACK_LIMIT: Final = 10_000
 CACHED_SCHEMAS: Final = 256
 CACHED_BYTES: Final = 16 * 1024 * 1024  # of schemas as text
@@ -42,8 +45,10 @@ _REFERENCE: Final = re.compile(r'"\$(?:ref|dynamicRef|recursiveRef)":')
 # How JSON writes control characters; a line end and a tab are none here.
 _ESCAPED_CONTROL: Final = re.compile(r"\\[bfru]")
 
-_LINEAR: Final = jsonschema_rs.RegexOptions()
-_BACKTRACKING: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
+_LINEAR: Final = jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES)
+_BACKTRACKING: Final = jsonschema_rs.FancyRegexOptions(
+    backtrack_limit=BACKTRACK_LIMIT, size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES
+)
 # In which dialect a schema that names none is read: the first one that it is valid in.
 # 2020-12 is the protocol's own; many servers still write the older ones without saying so.
 _DIALECTS: Final = (
@@ -206,6 +211,11 @@ def _compile(schema: dict[str, Any], text: str) -> _Compiled:
     """Raises `_Unusable` with what is wrong in the first dialect that comes into question."""
     if len(_REFERENCE.findall(text)) > MAX_REFERENCES:
         raise _Unusable(f"holds more than {MAX_REFERENCES} references")
+    patterns = text.count('"pattern":"')
+    if '"patternProperties":' in text:
+        patterns += count_pattern_names(schema)
+    if patterns > MAX_PATTERNS:
+        raise _Unusable(f"holds more than {MAX_PATTERNS} patterns")
     fault = ""
     for dialect in (jsonschema_rs.validator_for,) if "$schema" in schema else _DIALECTS:
         try:

@@ -371,8 +371,9 @@ async def test_the_limit_of_all_definitions_is_the_servers_own() -> None:
     assert "larger than 2 KiB (max_definition_bytes)" in found.warnings[0]
 
 
-async def test_a_long_list_lets_others_have_their_turn() -> None:
+async def test_a_long_list_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """F01: many tools of one server hold up no other."""
+    monkeypatch.setattr("servers.mcp.listing.BREATH", 0.0)
     turns = 0
 
     async def other() -> None:
