@@ -35,6 +35,7 @@ T = TypeVar("T")
 LEASE: Final = timedelta(seconds=60)
 RENEW_EVERY: Final = 15.0  # seconds; a run's heartbeat does it
 POLL: Final = 0.05  # seconds between looks while somebody waits
+RETRY: Final = 1.0  # seconds until what could not be given back is tried again
 
 # Runs a function in a thread that may ask the database, and may wait there.
 Database = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -409,14 +410,17 @@ class _Queue:
                 turn, seen = await self._database(partial(self._visit, batch))
             except Exception as error:
                 self._fail(batch, error)
-                if not self._wanted:
-                    return
+                await self._rest(RETRY)
                 continue
             self._settle(batch, turn, seen)
-            if self._waiting and not (self._wanted or self._left):
-                with contextlib.suppress(TimeoutError):
-                    async with deadlines.timeout(POLL):
-                        await self._changed.wait()
+            if self._waiting and not self._left:
+                await self._rest(POLL)
+
+    async def _rest(self, seconds: float) -> None:
+        """At most until something is asked for or given back."""
+        with contextlib.suppress(TimeoutError):
+            async with deadlines.timeout(seconds):
+                await self._changed.wait()
 
     def _settle(self, batch: _Batch, turn: Turn, seen: Any) -> None:
         for request, number in zip(batch.wanted, turn.taken, strict=True):
@@ -437,7 +441,7 @@ class _Queue:
                 request.granted.set_result(Ticket(request.id, self._visit.server_id, seen))
 
     def _fail(self, batch: _Batch, error: Exception) -> None:
-        """Whoever asked hears of it; what was to be given back is tried again the next time."""
+        """Whoever asked hears of it; what was to be given back is tried again."""
         self._left = [*batch.left, *self._left, *(request.id for request in self._waiting)]
         self._waiting = []
         for request in (*batch.wanted, *batch.waiting):

@@ -116,6 +116,7 @@ class FakeServer:
     settle: bool = True
     unsettled: list[Callable[[], None]] = field(default_factory=list)
     closed: bool = False
+    close_error: Exception | None = None
     transport: str = "http"
     protocol_version: str = "2026-07-28"
     how: str = "It answered server/discover."
@@ -187,6 +188,8 @@ class FakeServers(dict[str, FakeServer]):
             yield server
         finally:
             server.closed = True
+            if server.close_error is not None:
+                raise server.close_error
 
 
 def unavailable(message: str = "Connection refused") -> ServerError:

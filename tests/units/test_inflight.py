@@ -159,6 +159,77 @@ class TestVisits:
             await asyncio.wait({entering})
             assert (await line.enter(SERVER, 1)).id == 2
 
+    async def test_what_could_not_be_given_back_is_tried_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else a run that calls no more would keep the slot to its end."""
+        monkeypatch.setattr(inflight, "RETRY", 0.0)
+        faults = 2
+
+        async def away(work: Callable[[], Any]) -> Any:
+            nonlocal faults
+            if faults and store.tickets:
+                faults -= 1
+                raise DatabaseError("locked")
+            return work()
+
+        store = FakeStore()
+        line = Line("a", away, kept_in=store)
+        ticket = await line.enter(SERVER, 1)
+        line.leave(ticket)
+        async with asyncio.timeout(CAP):
+            while store.tickets:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert faults == 0
+
+    async def test_calls_that_are_cancelled_during_a_visit_take_nothing(self) -> None:
+        gate = asyncio.Event()
+
+        async def slow(work: Callable[[], Any]) -> Any:
+            await gate.wait()
+            return work()
+
+        store = FakeStore()
+        line = Line("a", slow, kept_in=store)
+        under_way = asyncio.create_task(line.enter(SERVER, 2))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        not_yet = asyncio.create_task(line.enter(SERVER, 2))
+        await asyncio.sleep(0)
+        under_way.cancel()
+        not_yet.cancel()
+        await asyncio.wait({under_way, not_yet})
+        gate.set()
+        async with asyncio.timeout(CAP):
+            assert (await line.enter(SERVER, 1)).id == 2
+        assert store.tickets == [2]
+
+    async def test_an_error_reaches_all_who_still_wait_for_the_visit(self) -> None:
+        gate = asyncio.Event()
+
+        async def broken(work: Callable[[], Any]) -> Any:
+            await gate.wait()
+            raise DatabaseError("gone")
+
+        line = Line("a", broken, kept_in=FakeStore())
+        calls = [asyncio.create_task(line.enter(SERVER, 2)) for _ in range(3)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        calls[0].cancel()
+        gate.set()
+        async with asyncio.timeout(CAP):
+            await asyncio.wait(calls)
+            await line._queues[SERVER].close()
+        assert calls[0].cancelled()
+        assert [str(call.exception()) for call in calls[1:]] == ["gone", "gone"]
+
+    async def test_a_call_that_settles_after_the_end_disturbs_nothing(self) -> None:
+        line = Line("a", here, kept_in=FakeStore())
+        ticket = await line.enter(SERVER, 1)
+        await line.close()
+        line.leave(ticket)
+        assert line._queues[SERVER]._left == []
+
     async def test_without_the_store_each_holder_keeps_the_bound_alone(self) -> None:
         """Redis is away for a while; a run goes on (H11)."""
         store = FakeStore()

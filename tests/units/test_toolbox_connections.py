@@ -112,6 +112,15 @@ class TestConnecting(OnABench):
             await waiting
         assert bench.recorder.of("server.unavailable") == []
 
+    async def test_what_goes_wrong_at_the_end_is_no_event(
+        self, bench: Bench, servers: FakeServers
+    ) -> None:
+        servers["good"].close_error = ServerError("HTTP 500 to the DELETE")
+        link = bench.attach("good")
+        await link.ready()
+        await link.close()
+        assert bench.recorder.of("server.unavailable") == []
+
     async def test_connections_are_closed(self, bench: Bench, servers: FakeServers) -> None:
         link = bench.attach("good")
         await link.ready()
