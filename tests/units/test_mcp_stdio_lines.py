@@ -238,6 +238,29 @@ async def test_every_end_of_a_server_leaves_no_process(end: str) -> None:
     assert spawn.alive() == []
 
 
+@pytest.mark.parametrize("tool", ["hang", "fork", "block"])
+async def test_a_stop_in_mid_call_leaves_no_process(tool: str) -> None:
+    """C24: also where the server is deaf, or has children that ignore the end of its input."""
+    spawn, observer = BareSpawner(), Recorder()
+    under_way = asyncio.Event()
+
+    async def run() -> None:
+        async with connect(stdio_settings(), spawn=spawn, observer=observer) as connection:
+            await connection.call_tool("fork", {})
+            under_way.set()
+            await connection.call_tool(tool, {"seconds": 600})
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run())
+    await under_way.wait()
+    if tool == "block":
+        await observer.news.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert spawn.alive() == []
+
+
 @pytest.mark.parametrize("result", ['\\"yes\\"', "[]", "5", "true"])
 async def test_a_handshake_with_strange_answers_is_an_error_and_no_wait(result: str) -> None:
     """C01, C06: the server answers everything, each time with the next number."""
