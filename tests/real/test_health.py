@@ -80,3 +80,17 @@ def test_a_disabled_server_is_left_alone_until_it_is_enabled(site: Site, moody: 
     assert moody.contacts == 0
     site.ask("switch", name, True)
     state(site, name, "connected")
+
+
+def test_a_restart_forgets_the_back_off(site: Site, moody: Moody) -> None:
+    moody.broken = True
+    name = site.ask("add_server", f"moody-{moody.fake.port}", "http", {"url": moody.fake.url})
+    for failures in (1, 2, 3):
+        site.ask("make_server_due", name)
+        state(site, name, "failed", failures)
+    moody.broken = False
+    # By itself it would be tried again in two minutes, later than `state` waits.
+    [beat] = [process for process in site.processes if "beat" in str(process.args)]
+    site.stop(beat)
+    site.start("beat")
+    state(site, name, "connected")
