@@ -96,6 +96,8 @@ def store_failure(server: Server, error: ServerError, *, masker: Masker | None =
             failures=0 if login else before.server.failures + 1,
             state=Server.State.LOGIN_REQUIRED if login else Server.State.FAILED,
             last_error=clean(masker.mask(error.message), MAX_ERROR),
+            # A way in that has stopped working is looked for anew.
+            **({} if login else {"remembered": {}}),
         )
     return True
 

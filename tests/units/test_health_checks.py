@@ -186,6 +186,18 @@ class TestAfterALook:
         store_success(server, FoundServer(), tool_list("a"))
         assert (again(server).failures, again(server).last_error) == (0, "")
 
+    @pytest.mark.parametrize(
+        ("error", "kept"), [(ServerUnavailable("No."), False), (LoginRequired("401"), True)]
+    )
+    def test_a_way_in_that_stopped_working_is_forgotten(
+        self, error: ServerError, kept: bool
+    ) -> None:
+        """U19, U20: the next look begins with the newest revision again."""
+        server = after_success(http_server(), "a")
+        assert server.remembered
+        store_failure(server, error)
+        assert bool(again(server).remembered) is kept
+
     def test_a_login_that_is_missing_is_no_failure(self, no_jitter: None) -> None:
         """P31: only a person can help, so that nothing is gained by hurry."""
         server = http_server()
