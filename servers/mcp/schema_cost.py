@@ -72,6 +72,9 @@ def _count_characters(value: Any) -> int:
     return count
 
 
+_UNDER_WAY: Final = -1
+
+
 class _TooMuch(Exception):
     """The work cannot be bounded."""
 
@@ -84,7 +87,8 @@ class Price:
         self._backtracking = backtracking
         self._own: dict[int, int] = {}
         self._places: dict[str, Any] = {}
-        self._nested_ids = False
+        self._ambiguous: set[str] = set()
+        self._has_references = False
         self.has_alternatives = False
         self._has_patterns = False
         self._survey()
@@ -125,15 +129,20 @@ class Price:
             reference = schema.get(word)
             if not isinstance(reference, str):
                 continue
-            if self._nested_ids:
-                raise _TooMuch  # what "#" means depends on the place
             yield self._resolve(reference)
+
+    def insist_on_plain(self, schema: dict[str, Any]) -> None:
+        """Raises `_TooMuch` where what `#` means depends on the place."""
+        if self._has_references and schema is not self._root and _has_address(schema):
+            raise _TooMuch
 
     def _resolve(self, reference: str) -> Any:
         if isinstance(self._root, dict):
             own = self._root.get("$id")
             if isinstance(own, str) and own and reference.startswith(own.rstrip("#")):
                 reference = reference[len(own.rstrip("#")) :] or "#"
+        if reference in self._ambiguous:
+            raise _TooMuch
         if reference in self._places:
             return self._places[reference]
         if reference == "#":
@@ -143,18 +152,20 @@ class Price:
         found = self._root
         for part in reference[2:].split("/"):
             found = _step(found, part)
+            if isinstance(found, dict):
+                self.insist_on_plain(found)
         return found
 
     def _survey(self) -> None:
         """Named places, and what makes the price harder to tell."""
         for item in _objects(self._root):
             for word in ("$anchor", "$dynamicAnchor"):
-                name = item.get(word)
-                if isinstance(name, str):
-                    self._nested_ids |= f"#{name}" in self._places
-                    self._places[f"#{name}"] = item
-            if item is not self._root:
-                self._nested_ids |= any(isinstance(item.get(word), str) for word in ("$id", "id"))
+                if isinstance(item.get(word), str):
+                    name = f"#{item[word]}"
+                    if name in self._places:
+                        self._ambiguous.add(name)
+                    self._places[name] = item
+            self._has_references |= any(isinstance(item.get(word), str) for word in _REFERENCES)
             self.has_alternatives |= "anyOf" in item or "oneOf" in item
             self._has_patterns |= "pattern" in item or "patternProperties" in item
 
@@ -180,6 +191,7 @@ class Price:
                 entered.add(key)
                 pending.append((schema, True))
                 try:
+                    self.insist_on_plain(schema)
                     pending.extend((part, False) for part in self._parts(schema))
                 except _TooMuch:
                     return None
@@ -202,11 +214,13 @@ class _Walk:
             return 1
         key = (id(schema), id(value))
         known = self._known.get(key)
+        if known == _UNDER_WAY or len(self._known) >= MAX_VISITS:
+            # A schema that leads back to itself at the same value: validators try every way round.
+            raise _TooMuch
         if known is not None:
             return known
-        if len(self._known) >= MAX_VISITS:
-            raise _TooMuch
-        self._known[key] = 0  # a schema that leads to itself without going deeper ends there
+        self._known[key] = _UNDER_WAY
+        self._price.insist_on_plain(schema)
         factor = _factor(schema)
         total = self._price.own_steps(schema) + factor * self._same_value(schema, value)
         if isinstance(value, dict):
@@ -277,6 +291,10 @@ def _same_value(schema: dict[str, Any]) -> Iterator[Any]:
 def _mapping(schema: dict[str, Any], word: str) -> dict[str, Any]:
     value = schema.get(word)
     return value if isinstance(value, dict) else {}
+
+
+def _has_address(schema: dict[str, Any]) -> bool:
+    return any(isinstance(schema.get(word), str) for word in ("$id", "id"))
 
 
 def _factor(schema: dict[str, Any]) -> int:

@@ -94,7 +94,8 @@ plain_schemas = st.recursive(
             {"maxLength": 1},
             {"pattern": "^x"},
             {"$ref": "#/$defs/d"},
-            {"$ref": "#"},
+            {"properties": {"a": {"$ref": "#"}}},
+            {"items": {"$ref": "#"}},
             True,
             False,
         ]
@@ -407,6 +408,12 @@ def second_looks(levels: int) -> Schema:
     return schema
 
 
+def all_to_all(word: str, count: int) -> Schema:
+    """Each definition leads to all of them, without going deeper into the value."""
+    ways = [{"$ref": f"#/$defs/d{n}"} for n in range(count)]
+    return {"$ref": "#/$defs/d0", "$defs": {f"d{n}": {word: ways} for n in range(count)}}
+
+
 def dynamic() -> Schema:
     again = {"properties": {"a": {"$dynamicRef": "#n"}}}
     return {"$dynamicAnchor": "n", "anyOf": [{**again, "not": {}}, {**again, "not": {}}]}
@@ -421,6 +428,9 @@ def dynamic() -> Schema:
         (second_looks(20), {}),
         ({"$id": "http://h/a", **doubling(60), "$ref": "http://h/a#/$defs/d0"}, 1),
         ({"$ref": "http://h/b", "$defs": {"a": {"$id": "http://h/b", **doubling(60)}}}, 1),
+        (all_to_all("allOf", 8), "a"),
+        (all_to_all("anyOf", 8), "a"),
+        (all_to_all("oneOf", 8), "a"),
         ({"items": {"allOf": [{"minimum": n} for n in range(5000)]}}, [9999] * 10_000),
         ({"items": {"enum": list(range(5000))}}, [-1] * 10_000),
         (
@@ -434,6 +444,21 @@ def test_a_schema_that_takes_too_long_is_not_checked(schema: Schema, value: Any)
     assert fault_of(schema, STANDARD) == ""
     assert check_output(schema, value) == TOO_LONG
     assert check_arguments(schema, {"a": value}, STANDARD) == ""
+
+
+def test_data_that_looks_like_a_schema_costs_no_check() -> None:
+    """Examples hold identifiers, too."""
+    schema = {
+        "properties": {"a": {"$ref": "#/$defs/n"}, "default": {"type": "string"}},
+        "examples": [{"id": "x", "$id": "y", "$anchor": "z"}, {"$anchor": "z"}],
+        "default": {"id": "x"},
+        "$defs": {"n": {"type": "integer"}, "a/b": {}, "list": {"anyOf": [{"type": "null"}]}},
+        "$id": "http://h/tool",
+        "items": {"anyOf": [{"$ref": "#/$defs/list/anyOf/0"}, {"$ref": "#/$defs/a~1b"}]},
+    }
+    assert check_output(schema, {"a": 1}) == ""
+    assert "a must be of type integer" in check_output(schema, {"a": "1"})
+    assert "default must be of type string" in check_output(schema, {"default": 1})
 
 
 def test_what_is_nested_is_checked_down_to_the_bottom() -> None:
