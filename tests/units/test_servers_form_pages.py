@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from servers import checks
+from servers import checks, services
 from servers.definition import Entry
 from servers.forms.server import ServerForm
 from servers.models import Check, Server
@@ -271,3 +271,25 @@ def test_rows_of_unequal_length_are_no_error() -> None:
     form = ServerForm(QueryDict("transport=http&name=a&header_name=X&header_name=Y&header_value=1"))
     assert form.is_valid()
     assert [(row.name, row.value) for row in form.headers] == [("X", "1"), ("Y", "")]
+
+
+def test_a_transport_that_is_none_is_refused_under_the_choice(administrator_client: Client) -> None:
+    response = administrator_client.post(CREATE, {**STDIO, "transport": "pigeon"})
+    assert response.status_code == 422
+    assert 'id="id_transport-error"' in response.content.decode()
+    assert not Server.objects.exists()
+
+
+def test_a_server_that_is_deleted_while_it_is_saved_ends_on_the_list(
+    administrator_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = http_server()
+    data = opened(administrator_client, server)
+
+    def too_late(*arguments: Any, **values: Any) -> Server:
+        raise services.ServerGone("The server github was deleted meanwhile.")
+
+    monkeypatch.setattr(services, "update_server", too_late)
+    response = administrator_client.post(edit_address(server), data, follow=True)
+    assert response.redirect_chain == [(reverse("servers:list"), 303)]
+    assert "github was deleted meanwhile" in response.content.decode()

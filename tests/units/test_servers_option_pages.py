@@ -258,3 +258,13 @@ def test_an_option_that_nobody_knows_is_ignored() -> None:
     form = ServerForm(QueryDict("name=a&transport=stdio&option-warp_speed=9"))
     assert form.is_valid()
     assert form.server_data().options == {}
+
+
+def test_where_no_script_hides_them_each_option_says_which_transports_have_it() -> None:
+    """The page works without script, with the fields of all transports."""
+    form = OptionsForm(stored={})
+    words = {item.option.name: item.only_words for group in form.groups for item in group.fields}
+    assert words["start_timeout_secs"] == "stdio only"
+    assert words["connect_timeout_secs"] == "HTTP only"
+    assert words["token_ref"] == "HTTP and Unix socket only"
+    assert words["max_inflight_calls"] == ""

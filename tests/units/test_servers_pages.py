@@ -340,3 +340,15 @@ def test_deleting_asks_first_and_names_what_uses_it(
 def test_a_change_needs_a_post(way: str, administrator_client: Client) -> None:
     server = http_server()
     assert administrator_client.get(reverse(f"servers:{way}", args=[server.pk])).status_code == 405
+
+
+def test_a_server_whose_key_is_lost_cannot_be_copied_and_says_why(
+    administrator_client: Client,
+) -> None:
+    """E09."""
+    server = http_server(headers={"X-Api-Key": "canary-1"})
+    Server.objects.update(key_id="gone")
+    address = reverse("servers:duplicate", args=[server.pk])
+    response = administrator_client.post(address, follow=True)
+    assert "cannot be decrypted" in response.content.decode()
+    assert Server.objects.count() == 1

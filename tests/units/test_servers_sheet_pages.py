@@ -318,3 +318,22 @@ def test_the_form_asks_equally_often_for_any_number_of_tools(
     with django_assert_num_queries(len(few)):
         administrator_client.get(address)
     assert len(few) <= 12
+
+
+def test_tests_of_people_stay_lines_of_their_own(member_client: Client, alice: User) -> None:
+    server = http_server()
+    for minutes in (1, 3):
+        ended(server, "failed", ago=timedelta(minutes=minutes), kind="person", error="502")
+    html = sheet(member_client, server)
+    lines = html[html.index('class="checks"') :]
+    assert lines.count("502") == 2
+    assert "times since" not in lines
+
+
+def test_a_check_under_way_is_no_line_of_others(member_client: Client) -> None:
+    server = http_server()
+    ended(server, "failed", ago=timedelta(minutes=1), error="502")
+    Check.objects.create(server=server, connection_version=1, kind="health")
+    html = sheet(member_client, server)
+    assert "Waiting for a worker" in html
+    assert html[html.index('class="checks"') :].count("<li>") == 2
