@@ -183,7 +183,7 @@ class Door:
         """Why a Unix socket could not be opened (U12)."""
         path = self._settings.socket_path
         numbers = {cause.errno for cause in chain(error) if isinstance(cause, OSError)}
-        if errno.ENOENT in numbers:
+        if numbers & {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
             return ServerUnavailable(
                 f"There is no socket at {path}.", "Check the path and that the server runs."
             )

@@ -55,6 +55,7 @@ class Reply:
     body: bytes | AsyncGenerator[bytes, None] = b""
     abort: bool = False
     cut: bool = False  # close without the end of the chunks
+    raw: bytes | None = None  # in place of everything above
 
 
 Script = Callable[[Request], "Awaitable[Reply | None] | Reply | None"]
@@ -114,6 +115,13 @@ class FakeHttp:
             while not met():
                 self._news.clear()
                 await self._news.wait()
+
+    async def until_quiet(self) -> None:
+        """Wait until every client has left; a standing stream notices when it speaks."""
+        async with asyncio.timeout(20):
+            while self._tasks:
+                self.push({})
+                await asyncio.wait(self._tasks, timeout=0.05)
 
     async def __aenter__(self) -> Self:
         if self.socket_path:
@@ -295,6 +303,20 @@ async def _read_request(reader: asyncio.StreamReader) -> Request | None:
 
 async def _write_reply(writer: asyncio.StreamWriter, reply: Reply) -> bool:
     """Whether the connection can go on."""
+    if reply.raw is not None:
+        writer.write(reply.raw)
+    else:
+        await _write_answer(writer, reply)
+    await writer.drain()
+    if reply.abort:
+        # A reset instead of an end.
+        raw: socket.socket = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    return not (reply.abort or reply.cut)
+
+
+async def _write_answer(writer: asyncio.StreamWriter, reply: Reply) -> None:
     chunked = not isinstance(reply.body, bytes)
     headers = dict(reply.headers)
     if chunked:
@@ -312,13 +334,6 @@ async def _write_reply(writer: asyncio.StreamWriter, reply: Reply) -> bool:
                 await writer.drain()
         if not (reply.abort or reply.cut):
             writer.write(b"0\r\n\r\n")
-    await writer.drain()
-    if reply.abort:
-        # A reset instead of an end.
-        raw: socket.socket = writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
-    return not (reply.abort or reply.cut)
 
 
 async def _main(options: dict[str, Any]) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx2
 import pytest
 
 from tests.fakes.mcp_http import FakeHttp, Reply
-from umpteenth.core.http import USER_AGENT, async_client, origin, public_url, same_origin
+from umpteenth.core.http import (
+    USER_AGENT,
+    async_client,
+    origin,
+    public_url,
+    same_origin,
+    without_userinfo,
+)
 
 
 async def test_a_client_says_who_it_is_and_follows_no_redirect() -> None:
@@ -25,6 +34,31 @@ async def test_a_client_says_who_it_is_and_follows_no_redirect() -> None:
 async def test_the_time_outs_are_those_that_were_asked_for() -> None:
     async with async_client(timeout=httpx2.Timeout(None, connect=3)) as client:
         assert (client.timeout.connect, client.timeout.read) == (3, None)
+
+
+async def test_a_client_for_a_unix_socket_goes_nowhere_else(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U12: past any proxy too."""
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    path = str(short_dir / "s")
+    async with (
+        FakeHttp(socket_path=path, script=lambda request: Reply(204)) as server,
+        async_client(timeout=5, socket_path=path) as client,
+    ):
+        assert (await client.get("http://example.invalid/x")).status_code == 204
+    assert server.requests[0].headers["host"] == "example.invalid"
+
+
+@pytest.mark.parametrize("socket_path", ["", "/run/x"])
+async def test_requests_never_wait_for_each_other_and_idle_connections_go_early(
+    socket_path: str,
+) -> None:
+    """A hundred calls that hang must not hold up the next; servers let go after five seconds."""
+    async with async_client(timeout=5, socket_path=socket_path) as client:
+        pool = client._transport._pool  # type: ignore[attr-defined]
+        assert pool._max_connections > 10_000
+        assert pool._keepalive_expiry < 5
 
 
 @pytest.mark.parametrize(
@@ -50,6 +84,19 @@ def test_origins_are_compared_with_default_ports_filled_in(
 
 def test_an_origin_has_scheme_host_and_port() -> None:
     assert origin("https://User@Example.org/x") == ("https", "example.org", 443)
+
+
+@pytest.mark.parametrize(
+    ("url", "left"),
+    [
+        ("http://user:pw@h:1/p?key=K#f", "http://h:1/p?key=K#f"),
+        ("http://a@b@h/", "http://h/"),
+        ("https://h/p@q", "https://h/p@q"),
+    ],
+)
+def test_a_name_and_password_are_taken_out_of_an_address(url: str, left: str) -> None:
+    """B12."""
+    assert without_userinfo(url) == left
 
 
 @pytest.mark.parametrize(
