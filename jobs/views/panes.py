@@ -66,6 +66,11 @@ class Pane:
         """Whether the pane leaves out anything that is stored."""
         return bool(self.blob) or "json-more" in (self.tree or "")
 
+    @property
+    def is_long(self) -> bool:
+        """Whether its box scrolls, so that the keyboard must reach it."""
+        return len(self.raw) > 1000 or self.raw.count("\n") > 15
+
 
 def panes_of(
     event: RunEvent,

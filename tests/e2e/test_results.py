@@ -6,6 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.actions import lines, run_now, state
+from tests.e2e.conftest import DESK
+from tests.e2e.test_every_page import faults as faults_of
 
 
 @pytest.fixture
@@ -32,6 +34,7 @@ def test_a_picture_passes_the_policy_of_the_page_and_is_seen(returned: Page) -> 
     expect(picture).to_be_visible()
     loaded = "image => image.decode().then(() => image.naturalWidth)"
     assert picture.evaluate(loaded) > 0
+    assert list(faults_of(returned, DESK["width"])) == []
     finish(returned)
     returned.get_by_role("link", name="Outputs").click()
     expect(returned.get_by_role("heading", name="Files from tool results")).to_be_visible()
@@ -42,6 +45,7 @@ def test_a_long_result_is_read_page_by_page(returned: Page) -> None:
     opened(returned, "big")
     lines(returned, "big").get_by_role("link", name="Show all").click()
     expect(returned.get_by_role("heading", name="Result of big")).to_be_visible()
+    assert list(faults_of(returned, DESK["width"])) == []
     returned.get_by_role("link", name="Next").click()
     expect(returned.get_by_label("Page", exact=True)).to_have_value("2")
     returned.get_by_label("Page", exact=True).fill("3")
