@@ -82,6 +82,8 @@ def is_too_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
         level = [child for item in level for child in _children(item)]
+        if not level:
+            return False
     return any(isinstance(item, dict | list | tuple) for item in level)
 
 
