@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import HEADER_MISMATCH, METHOD_NOT_FOUND
 
 from servers.limits import request_limit
 from servers.mcp.calls import Call, limit_of, timed_out
 from servers.mcp.clocks import Clock
 from servers.mcp.errors import NothingSent, RpcError, SessionExpired
+from servers.mcp.freshness import Freshness
 from servers.mcp.handshake import HANDSHAKE, Agreement, negotiate
 from servers.mcp.listing import read_pages
 from servers.mcp.ongoing import Ongoing
@@ -59,6 +60,7 @@ class Connection:
         self._listed: ToolList | None = None
         self._by_name: dict[str, Tool] = {}
         self._outdated = False
+        self._freshness = Freshness()
         self._listing = asyncio.Lock()
         self._renewal = asyncio.Lock()
         self._generation = 0
@@ -67,6 +69,7 @@ class Connection:
         self.mode = agreement.mode
         self.how = agreement.how
         session.on_tools_changed = self._note_change
+        session.on_changes_missed = self._doubt_list
 
     @property
     def protocol_version(self) -> str:
@@ -103,14 +106,21 @@ class Connection:
             return await self._list()
 
     async def tools(self) -> ToolList:
-        """The tools as listed last; asked for only if none were or the server announced others.
+        """The tools as listed last; asked for if none were, the server announced others or the
+        time that it gave is over.
 
         Raises `ServerError`.
         """
         async with self._listing:
             if self._listed is None or self._outdated:
                 return await self._list()
-            return self._listed
+            if not self._freshness.over:
+                return self._listed
+            try:
+                return await self._list()
+            except ServerError:  # the old one is better than none (Caching)
+                self._freshness.extend()
+                return self._listed
 
     async def call_tool(
         self,
@@ -138,6 +148,8 @@ class Connection:
         clock = Clock(limit, cut=cut, deadline=deadline)
         ongoing = Ongoing(clock, limit, on_progress, settled)
         try:
+            if not clock.allows(0):
+                raise timed_out(clock, in_doubt=False)
             tool = await self._look_up_in_time(name, clock)
             self._check(tool, arguments)
             call = Call(
@@ -155,23 +167,24 @@ class Connection:
             ongoing.release()
 
     async def _look_up_in_time(self, name: str, clock: Clock) -> Tool | None:
-        try:
-            async with clock:
-                if not clock.allows(0):
-                    raise TimeoutError
-                return await self._look_up(name)
-        except TimeoutError:
-            raise timed_out(clock, in_doubt=False) from None
-
-    async def _look_up(self, name: str) -> Tool | None:
         """The tool as it is listed now; None where nobody has asked for the list yet.
 
         A server that fails to list may still be called.
         """
-        if self._listed is not None or self._sends_argument_headers:
-            with contextlib.suppress(RpcError):
-                await self.tools()
+        if self._must_list_before_a_call:
+            try:
+                async with clock:
+                    with contextlib.suppress(RpcError):
+                        await self.tools()
+            except TimeoutError:
+                raise timed_out(clock, in_doubt=False) from None
         return self._by_name.get(name)
+
+    @property
+    def _must_list_before_a_call(self) -> bool:
+        if self._listed is None:
+            return self._sends_argument_headers
+        return self._outdated or self._freshness.over
 
     def _check(self, tool: Tool | None, arguments: dict[str, Any]) -> None:
         schema = {} if tool is None else tool.input_schema
@@ -182,33 +195,51 @@ class Connection:
     async def _send_call(
         self, tool: Tool | None, params: dict[str, Any], ongoing: Ongoing
     ) -> dict[str, Any]:
-        headers = {}
-        if tool is not None and self._sends_argument_headers:
-            wanted = x_mcp_header_map(tool.input_schema)
-            headers = mcp_param_headers(wanted, params["arguments"])
-        return await self._renewing(
-            partial(self._session.exchange, "tools/call", params, headers=headers, ongoing=ongoing)
-        )
+        headers = self._argument_headers(tool, params["arguments"])
+        send = partial(self._session.exchange, "tools/call", params, ongoing=ongoing)
+        try:
+            return await self._renewing(partial(send, headers=headers))
+        except RpcError as error:
+            if error.code != HEADER_MISMATCH or not self._sends_argument_headers:
+                raise
+            # It was refused before it ran; perhaps the schema has changed since it was listed.
+            with contextlib.suppress(ServerError):
+                await self.list_tools()
+            tool = self._by_name.get(params["name"])
+            changed = self._argument_headers(tool, params["arguments"])
+            if changed == headers:
+                raise
+        return await self._renewing(partial(send, headers=changed))
+
+    def _argument_headers(self, tool: Tool | None, arguments: dict[str, Any]) -> dict[str, str]:
+        if tool is None or not self._sends_argument_headers:
+            return {}
+        return mcp_param_headers(x_mcp_header_map(tool.input_schema), arguments)
 
     def _note_change(self) -> None:
         if not self._outdated:
             self._outdated = True
             self._observer.notice("The server announced that its tools have changed.")
 
+    def _doubt_list(self) -> None:
+        self._outdated = True
+
     async def _list(self) -> ToolList:
         self._observer.step("Listing tools")
-        self._outdated = False  # an announcement from here on counts for the next list
+        outdated, self._outdated = self._outdated, False  # from here on for the next list
+        freshness = Freshness()
         try:
-            found = self._without_bad_headers(await self._read_tools())
+            found = self._without_bad_headers(await self._read_tools(freshness))
         except BaseException:
-            self._outdated = True
+            self._outdated = self._outdated or outdated
             raise
+        self._freshness = freshness
         warnings = [*self._settings.warnings, *found.warnings, *self._session.transport.noise]
         self._listed = ToolList(found.tools, warnings)
         self._by_name = {tool.name: tool for tool in found.tools}
         return self._listed
 
-    async def _read_tools(self) -> ToolList:
+    async def _read_tools(self, freshness: Freshness) -> ToolList:
         declared = self._session.capabilities
         if declared is not None and "tools" not in declared:
             return ToolList([], ["The server declares that it has no tools."])
@@ -216,9 +247,11 @@ class Connection:
         async def fetch(cursor: str | None) -> dict[str, Any]:
             params = {} if cursor is None else {"cursor": cursor}
             limit = request_limit(self._settings.request_timeout)
-            return await self._renewing(
+            page = await self._renewing(
                 partial(self._session.request, "tools/list", params, limit=limit)
             )
+            freshness.add(page)
+            return page
 
         try:
             return await read_pages(fetch, self._settings.limits)

@@ -44,6 +44,7 @@ class Questions:
     def __init__(self, ask: Asker | None, notice: Notice) -> None:
         self._ask = ask
         self._notice = notice
+        self._ignored = False
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -58,6 +59,16 @@ class Questions:
 
     def refused(self, method: str) -> None:
         self._notice(f"The server asked for {method}, which Umpteenth does not offer.")
+
+    def ignored(self, method: str) -> None:
+        """From 2026-07-28 on servers ask within results only; once tells it all."""
+        if not self._ignored:
+            shown = clean(method, 100)
+            self._notice(
+                f"The server sent the request {shown}, for which its protocol revision has no "
+                "place; it got no answer."
+            )
+        self._ignored = True
 
     async def _answer_somehow(self, question: Question, clocks: Sequence[Clock]) -> Answer:
         shown = clean(" ".join(question.message.split()), MAX_SHOWN) or "nothing in words"

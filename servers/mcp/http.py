@@ -346,7 +346,7 @@ class HttpTransport(PostingTransport):
         failure = await stream.read(response)
         attempts = resumed = 0
         while not stream.answered:
-            if not stream.last_event_id:
+            if not stream.last_event_id or self._modern:  # there is no resuming any more
                 raise failure or ConnectionLost("The stream closed before the answer came.")
             if attempts == MAX_RESUMPTIONS or is_final(failure) or request.id in self._abandoned:
                 raise _not_resumed(failure)

@@ -10,10 +10,9 @@ import asyncio
 from typing import Any, Final
 
 from servers.mcp.errors import RpcError
-from servers.mcp.session import Session
+from servers.mcp.session import LISTEN, Session
 from servers.mcp.types import ServerError
 
-LISTEN: Final = "subscriptions/listen"
 # Openings in all, and the wait before the second; it doubles from there (B05).
 MAX_OPENINGS: Final = 5
 FIRST_WAIT: Final = 1.0
@@ -41,5 +40,5 @@ async def listen(session: Session) -> None:
             if session.transport.ended:
                 return
         # Nobody listened for a moment, in which the tools may have changed.
-        session.on_tools_changed()
+        session.on_changes_missed()
         await pause(FIRST_WAIT * 2**opening)

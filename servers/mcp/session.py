@@ -27,16 +27,20 @@ from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     CONNECTION_CLOSED,
+    CORE_RESULT_TYPES,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
     ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
 )
 
 from servers.limits import MAX_INSTRUCTIONS, TimeLimit
 from servers.mcp.elicitation import Questions, capabilities
-from servers.mcp.errors import NothingSent, RpcError
+from servers.mcp.errors import NothingSent, NotMcp, RpcError, own_words
 from servers.mcp.ongoing import Ongoing
 from servers.mcp.transport import Outgoing, Transport, end_tasks
 from servers.mcp.types import CallTimedOut, ConnectionLost, ServerError
@@ -48,6 +52,7 @@ CLIENT_INFO: Final = {"name": "umpteenth", "title": "Umpteenth", "version": __ve
 # Requests that the protocol forbids to cancel.
 NOT_CANCELLABLE: Final = ("initialize", "server/discover")
 REFUSED: Final = ("sampling/createMessage", "roots/list")
+LISTEN: Final = "subscriptions/listen"
 # For telling the server that nobody waits any more: best effort, not worth more.
 CANCEL_SECONDS: Final = 2.0
 
@@ -71,7 +76,8 @@ class _Exchange:
 class Session:
     """Owns the dispatcher; `start` and `stop` are called by the task that owns the transport.
 
-    `on_tools_changed` is told that the server announced other tools.
+    `on_tools_changed` is told that the server announced other tools, `on_changes_missed` that it
+    may have done so while nobody listened.
     """
 
     def __init__(self, transport: Transport, questions: Questions) -> None:
@@ -84,8 +90,9 @@ class Session:
         self.server_version = ""
         self.instructions = ""
         self.on_tools_changed: Callable[[], None] = _look_away
+        self.on_changes_missed: Callable[[], None] = _look_away
         self._dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
-            transport.incoming, Outgoing(transport)
+            transport.incoming, Outgoing(transport, self._may_send)
         )
         self._task: asyncio.Task[None] | None = None
         self._last_id = 0
@@ -153,7 +160,7 @@ class Session:
             raise NothingSent(end.message, end.hint, end.stderr_tail, end.exit_code)
         exchange = self._send(method, dict(params or {}), headers or {}, ongoing)
         try:
-            return await asyncio.shield(exchange.task)
+            return self._of_known_type(await asyncio.shield(exchange.task))
         except MCPError as error:
             raise await self._explain(error) from None
         except asyncio.CancelledError:
@@ -162,6 +169,14 @@ class Session:
         finally:
             if exchange.task.done():
                 self._end(exchange)
+
+    def _of_known_type(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Without a type it is complete (spec 2026-07-28, Overview, ResultType)."""
+        kind = result.get("resultType")
+        if self.modern and kind is not None and kind not in CORE_RESULT_TYPES:
+            shown = own_words(str(kind), 50)
+            raise NotMcp(f"The server's result has the unknown type “{shown}”.")
+        return result
 
     def _send(
         self, method: str, body: Params, headers: Mapping[str, str], ongoing: Ongoing | None
@@ -291,6 +306,9 @@ class Session:
         params: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """Servers may ask whether we live and put questions; everything else is refused."""
+        if self.modern:
+            self.questions.ignored(method)
+            raise MCPError(code=INVALID_REQUEST, message="Not answered.")
         if method == "ping":
             return {}
         if method == "elicitation/create":
@@ -300,6 +318,10 @@ class Session:
             self.questions.refused(method)
             raise MCPError(code=INVALID_REQUEST, message=f"Umpteenth does not offer {method}.")
         raise MCPError(code=METHOD_NOT_FOUND, message="Method not found")
+
+    def _may_send(self, message: JSONRPCMessage) -> bool:
+        """From 2026-07-28 on servers put no requests, and clients never answer any."""
+        return not (self.modern and isinstance(message, JSONRPCResponse | JSONRPCError))
 
     async def _on_notify(
         self,
@@ -315,7 +337,15 @@ class Session:
             self._on_progress(params or {})
         elif method == "notifications/tools/list_changed":
             self.on_tools_changed()
+        elif method == "notifications/cancelled":
+            self._on_cancelled((params or {}).get("requestId"))
         return True
+
+    def _on_cancelled(self, request_id: Any) -> None:
+        """Servers end nothing in this way but a stream of announcements (2026-07-28)."""
+        for exchange in self._exchanges.values():
+            if exchange.method == LISTEN and str(exchange.id) == str(request_id):
+                exchange.task.cancel()
 
     def _on_progress(self, params: Mapping[str, Any]) -> None:
         token, message = params.get("progressToken"), params.get("message")

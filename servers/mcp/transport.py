@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError
+from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage
 
 from servers.mcp.types import ConnectionLost, ConnectionSettings, ServerError
 
@@ -65,13 +65,15 @@ class Transport(Protocol):
 
 
 class Outgoing:
-    """The transport's sending side as the dispatcher wants it."""
+    """The transport's sending side as the dispatcher wants it, for what `may_send` lets pass."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, may_send: Callable[[JSONRPCMessage], bool]) -> None:
         self._transport = transport
+        self._may_send = may_send
 
     async def send(self, item: SessionMessage) -> None:
-        await self._transport.send(item)
+        if self._may_send(item.message):
+            await self._transport.send(item)
 
     async def aclose(self) -> None:
         """Nothing: the transport outlives its dispatcher."""
