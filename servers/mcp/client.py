@@ -280,7 +280,8 @@ class Connection:
     async def _renewing(self, send: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Send in a new session where the server has forgotten ours (B01, B02, U17)."""
         generation = self._generation
-        if self._lost_generation == generation:
+        # Nothing is sent between two sessions either.
+        if self._lost_generation == generation or self._renewal.locked():
             await self._renew(generation)
             generation = self._generation
         try:

@@ -152,7 +152,7 @@ class HttpTransport(PostingTransport):
     async def send(self, item: SessionMessage) -> None:
         message = item.message
         if isinstance(message, JSONRPCRequest):
-            self._posts[message.id] = asyncio.create_task(self._exchange(message, item))
+            self._posts[message.id] = self._start(message, item)
         elif isinstance(message, JSONRPCNotification) and _is_cancellation(message):
             self._say_cancelled(item)
         elif isinstance(message, JSONRPCNotification):
@@ -162,6 +162,11 @@ class HttpTransport(PostingTransport):
         else:  # our answer to a server's request: its loss harms no one here
             with contextlib.suppress(ServerError):
                 await self._post(item, "an answer")
+
+    def _start(self, request: JSONRPCRequest, item: SessionMessage) -> asyncio.Task[None]:
+        """In the session of this moment: another may be opened before the task gets its turn."""
+        session = self._session_id if request.method != "initialize" else ""
+        return asyncio.create_task(self._exchange(request, self._post_headers(item), session))
 
     def _say_cancelled(self, item: SessionMessage) -> None:
         """From 2026-07-28 on, ending the request's own exchange is the message."""
@@ -233,12 +238,13 @@ class HttpTransport(PostingTransport):
             message.id = waiting[0]
         await self._inbox.put(SessionMessage(message))
 
-    async def _exchange(self, request: JSONRPCRequest, item: SessionMessage) -> None:
-        session = self._session_id if request.method != "initialize" else ""
+    async def _exchange(
+        self, request: JSONRPCRequest, headers: dict[str, str], session: str
+    ) -> None:
         try:
             if session and self._in_doubt:
                 raise SessionExpired("The server seems to have forgotten the session.")
-            await self._request(request, item)
+            await self._request(request, headers)
         except Exception as error:
             await self._inbox.fail(request.id, self._as_server_error(error, session))
         finally:
@@ -257,13 +263,13 @@ class HttpTransport(PostingTransport):
             self._in_doubt = self._settings.reinit_on_expired_session
         return failure
 
-    async def _request(self, request: JSONRPCRequest, item: SessionMessage) -> None:
+    async def _request(self, request: JSONRPCRequest, headers: dict[str, str]) -> None:
         if request.method == "server/discover":
             self._want_session(present=False)
         async with self._door.open(
             "POST",
             self._settings.url,
-            headers=self._post_headers(item),
+            headers=headers,
             content=encode(request),
             patient=request.method in REPEATABLE,
         ) as response:

@@ -240,3 +240,27 @@ async def test_a_forgotten_session_is_not_given_back() -> None:
         with pytest.raises(ServerError, match="500"):
             await connection.call_tool("echo", {})
     assert not [request for request in server.requests if request.method == "DELETE"]
+
+
+async def test_a_call_during_the_renewal_waits_for_the_new_session() -> None:
+    """B01: between two sessions a server knows neither."""
+    opening, may_open = asyncio.Event(), asyncio.Event()
+
+    async def script(request: Request) -> Reply | None:
+        if request.rpc == "initialize" and server.rpcs().count("initialize") > 1:
+            opening.set()
+            await may_open.wait()
+        return None
+
+    async with FakeHttp(script=script) as server, connect(settings_for(server)) as connection:
+        server.known_sessions.clear()
+        first = asyncio.create_task(connection.call_tool("count", {}))
+        await opening.wait()
+        second = asyncio.create_task(connection.call_tool("count", {}))
+        await asyncio.sleep(0)
+        may_open.set()
+        texts = {(await first).text, (await second).text}
+    assert texts == {"1", "2"}
+    calls = [request for request in server.requests if request.rpc == "tools/call"]
+    assert len({request.headers["mcp-session-id"] for request in calls[1:]}) == 1
+    assert server.rpcs().count("initialize") == 2

@@ -7,6 +7,7 @@ import json
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,11 @@ async def test_a_server_on_a_socket_is_listed_and_called(
     short_dir: Path, answer: str, era: str
 ) -> None:
     """U7, U12."""
-    options = {"answer": answer, "behaviour": Behaviour(era=era), "sessions": era == "legacy"}
+    options: dict[str, Any] = {
+        "answer": answer,
+        "behaviour": Behaviour(era=era),
+        "sessions": era == "legacy",
+    }
     async with connected(socket_path=str(short_dir / "s"), **options) as (server, connection):
         assert (await connection.list_tools()).tools
         assert json.loads((await connection.call_tool("echo", {"a": 1})).text) == {"a": 1}
