@@ -178,6 +178,9 @@ TOOL = {
         "keys": {"propertyNames": {"maxLength": 2}},
         "even": {"multipleOf": 2},
         "void": {"not": {"type": "string"}},
+        "near": {"anyOf": [{"properties": {"x": {"type": "string"}}}, {"type": "null"}]},
+        "pair": {"prefixItems": [{}], "unevaluatedItems": False},
+        "both": {"dependentRequired": {"x": ["y"]}},
     },
     "additionalProperties": False,
 }
@@ -208,6 +211,9 @@ TOOL = {
         ({"keys": {"long": 1}}, "keys has a property with a name that is not allowed"),
         ({"even": 3}, "even is not a multiple of 2"),
         ({"void": "x"}, "void is not allowed"),
+        ({"near": {"x": 1}}, "near has none of the forms that the schema allows"),
+        ({"pair": [1, "secret"]}, "pair breaks the rule unevaluatedItems"),
+        ({"both": {"x": 1}}, "both.y is missing"),
         ({"messag": 1}, "messag is not known"),
         ({"x": 1, "y": 2}, "x, y are not known"),
     ],
@@ -276,6 +282,19 @@ def test_arguments_that_are_no_json_are_refused(arguments: dict[str, Any]) -> No
     assert fault.startswith("The arguments cannot be sent as JSON: ")
 
 
+def test_what_the_check_cannot_read_is_left_to_the_server() -> None:
+    schema = {"properties": {"a": {"maximum": 5}}}
+    assert check_arguments(schema, {1: 2}, STANDARD) == ""  # type: ignore[dict-item]
+    deep_one = fault_of({"default": deep(400)}, replace(STANDARD, depth=512))
+    assert deep_one.startswith("cannot be read: ")
+
+
+def test_a_schema_that_is_no_json_refuses_nothing() -> None:
+    """Such a tool is not listed; a schema may come from elsewhere."""
+    assert check_arguments({"maximum": float("nan")}, {}, STANDARD) == ""
+    assert check_output({"maximum": float("nan")}, {}).startswith("The result was not checked")
+
+
 def test_lone_surrogates_are_checked_like_other_text() -> None:
     """C17."""
     schema = {"properties": {"a": {"type": "string", "maxLength": 1}}}
@@ -302,6 +321,8 @@ def test_lone_surrogates_are_checked_like_other_text() -> None:
         ({"$schema": "https://example.com/mine"}, "a dialect that is not supported: https://exa"),
         ({"$schema": "http://json-schema.org/draft-03/schema#"}, "a dialect that is not supported"),
         ({"maximum": float("inf")}, "is no JSON: "),
+        ({"pattern": "^(?=a)", "minimum": "x"}, "has a fault at minimum"),
+        ({"pattern": "([", "allOf": [{"pattern": "(["}, 5]}, "has a fault at allOf[1]"),
         ({"$defs": {str(n): {"$ref": "#"} for n in range(5001)}}, "more than 5000 references"),
         ({"allOf": [{"pattern": f"a{n}"} for n in range(501)]}, "more than 500 patterns"),
         ({"patternProperties": {f"a{n}": {} for n in range(501)}}, "more than 500 patterns"),
@@ -334,6 +355,7 @@ def test_a_reference_to_a_file_is_not_followed(tmp_path: Path) -> None:
         {"properties": {"a": {"type": "string", "nullable": True, "format": "made-up"}}},
         {"properties": {"pattern": {"type": "string"}, "$ref": {"type": "string"}}},
         {"properties": {"a": {"pattern": "(["}}},
+        {"properties": {"a": {"allOf": [{"pattern": "(["}, True]}}},
         {"properties": {"a": {"pattern": r"^(?=.*\d)(?!x)"}}},
         {"properties": {"a": {"pattern": r"^[\w.-]{1,255}$"}}},
         {"properties": {"a": {"pattern": r"(\p{L}{1,99}){1,99}"}}},  # too large to be compiled
