@@ -67,7 +67,7 @@ def test_a_state_has_a_word_an_age_and_its_reason_on_hover(member_client: Client
         ("failed", "Failed just now"),
         ("connected", "Connected"),
     ]
-    hovers = re.findall(r'class="server-description" title="(.*?)"', text, flags=re.S)
+    hovers = re.findall(r'class="server-name" title="(.*?)"', text, flags=re.S)
     assert hovers == [
         "Failed\n3 times in a row\n502 &quot;Bad&quot; Gateway\nNext check at 14:05 UTC",
         "Not tested\nA check is due",
