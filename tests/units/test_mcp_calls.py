@@ -182,11 +182,11 @@ async def test_a_call_that_timed_out_is_executed_exactly_once(way: str) -> None:
         assert (await call_counts(connection))["hang"] == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["stdio modern", "events", "sse"])
 async def test_the_deadline_ends_a_call_and_progress_does_not_move_it(way: str) -> None:
     """Section 0: progress renews a call's limit, but never past the run's."""
     async with reached(way) as connection:
-        deadline = time.monotonic() + 0.5
+        deadline = time.monotonic() + 0.3
         with pytest.raises(CallTimedOut, match="the time left of the run"):
             await connection.call_tool(
                 "progress", {"steps": 1000, "interval": 0.05}, timeout=30, deadline=deadline
@@ -201,7 +201,7 @@ async def test_a_call_after_the_deadline_is_not_sent() -> None:
         assert "count" not in await call_counts(connection)
 
 
-@pytest.mark.parametrize("way", ["stdio", "stdio modern", "events", "events modern", "sse"])
+@pytest.mark.parametrize("way", ["stdio", "events modern", "sse"])
 async def test_progress_renews_the_limit_of_a_call_and_is_passed_on_in_order(way: str) -> None:
     """Section 0: a call that reports progress may take longer than its limit."""
     seen: list[tuple[float, str | None]] = []

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servers.mcp import calls
 from servers.mcp.client import connect
 from servers.mcp.elicitation import (
     MAX_MESSAGE,
@@ -232,7 +233,10 @@ async def test_a_tool_that_only_wants_to_be_asked_again_is() -> None:
 
 
 @pytest.mark.parametrize("requests", [None, {"q": question(form({"name": NAME}))}])
-async def test_a_tool_that_asks_for_ever_is_left(requests: Message | None) -> None:
+async def test_a_tool_that_asks_for_ever_is_left(
+    requests: Message | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "FIRST_PAUSE", 0)
     async with reached("stdio modern") as connection:
         result = await connection.call_tool("form", {"rounds": 99, "requests": requests})
         assert json.loads((await connection.call_tool("calls", {})).text)["form"] == 11
