@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -190,6 +191,17 @@ class Site:
         shutil.rmtree(self.data_dir.parent, ignore_errors=True)
 
 
+def new_database(port: int) -> str:
+    """The address of an empty database in the cluster: each site has keys of its own."""
+    import psycopg
+
+    name = f"site_{uuid4().hex[:12]}"
+    address = f"postgresql://postgres@127.0.0.1:{port}/"
+    with psycopg.connect(f"{address}postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return address + name
+
+
 def new_site(variables: dict[str, str], redis: Redis | None = None) -> Site:
     folder = Path(tempfile.mkdtemp(prefix="ump-site-"))
     shown = f"{PROJECT / 'tests'},{PROJECT / 'docs' / 'examples'}"
@@ -205,7 +217,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     else:
         port: int = request.getfixturevalue("postgres_port")
         redis: Redis = request.getfixturevalue("redis_server")
-        url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        url = new_database(port)
         made = new_site({"UMPTEENTH_DATABASE__URL": url, "UMPTEENTH_REDIS__URL": redis.url}, redis)
     assert made.run("migrate").returncode == 0
     made.start("worker")

@@ -16,7 +16,7 @@ import pytest
 from servers.inflight import Store
 from servers.inflight_redis import PREFIX, RedisStore
 from tests.fakes.lines import LineBehaviour
-from tests.real.conftest import PROJECT, Redis, Site, free_port, new_site
+from tests.real.conftest import PROJECT, Redis, Site, free_port, new_database, new_site
 
 LIMIT = 3
 CALLS = 12  # of each process
@@ -77,7 +77,7 @@ def bare_site(request: pytest.FixtureRequest) -> Iterator[Site]:
     variables = {}
     if request.param == "postgres":
         port: int = request.getfixturevalue("postgres_port")
-        variables["UMPTEENTH_DATABASE__URL"] = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        variables["UMPTEENTH_DATABASE__URL"] = new_database(port)
     if request.param == "redis":
         redis: Redis = request.getfixturevalue("redis_server")
         variables["UMPTEENTH_REDIS__URL"] = redis.url
