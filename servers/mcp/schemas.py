@@ -11,7 +11,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any, Final
@@ -101,12 +101,14 @@ def read_schema(schema: dict[str, Any], limits: Limits) -> ReadSchema:
     """A schema as a server sent it: cleaned, bounded and tried."""
     try:
         text = _text_of(schema)
-        fault = _size_fault(schema, text, limits, limits.schema_bytes, "max_schema_bytes")
+        # What is kept is cut at some depth: better no schema than half of one.
+        kept = replace(limits, depth=min(limits.depth, MAX_JSON_DEPTH))
+        fault = _size_fault(schema, text, kept, limits.schema_bytes, "max_schema_bytes")
     except (TypeError, ValueError, RecursionError) as error:
         fault = f"is no JSON: {error}"
     if fault:
         return ReadSchema(None, fault)
-    cleaned = schema if _is_clean(text, limits) else clean_json(schema)
+    cleaned = schema if _is_clean(text) else clean_json(schema)
     try:
         _compile(cleaned, text)
     except _Unusable as reason:
@@ -114,11 +116,9 @@ def read_schema(schema: dict[str, Any], limits: Limits) -> ReadSchema:
     return ReadSchema(cleaned, fault, _bytes_of(text))
 
 
-def _is_clean(text: str, limits: Limits) -> bool:
+def _is_clean(text: str) -> bool:
     """Whether cleaning the value behind this JSON would change nothing, which is soon told."""
-    return (
-        limits.depth <= MAX_JSON_DEPTH and not _ESCAPED_CONTROL.search(text) and clean(text) == text
-    )
+    return not _ESCAPED_CONTROL.search(text) and clean(text) == text
 
 
 def check_arguments(schema: dict[str, Any], arguments: dict[str, Any], limits: Limits) -> str:
