@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from servers.policy import Hinted, Policy
 
 
+class Denied(Exception):
+    """Nothing of the server may be used at all; the message is a `problem`."""
+
+
 @dataclass(frozen=True)
 class Permission:
     """`problem`: why nothing at all may be used. `allowed_tools` None: all, also future ones."""

@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db import connection
 
 from jobs.connections import ServerLink
-from jobs.permission import Permission
+from jobs.permission import Denied, Permission
 from jobs.plan import Plan, permission_now, remember
 from jobs.toolbox import CallMeter, Toolbox
 from servers import results
@@ -53,7 +53,7 @@ class Reach:
         self._stores: set[asyncio.Task[None]] = set()
         self._links = self._connect()
         self._look = partial(permission_now, plan.run.job_id, plan.run.trust)
-        self._line = Line(token, database, look=self._look)
+        self._line = Line(token, database, look=self._look_or_deny)
         self.toolbox = Toolbox(
             self._links, recorder, self._permit, self._line, meter, deadline=plan.deadline
         )
@@ -86,6 +86,13 @@ class Reach:
 
     async def _permit(self, server_id: UUID) -> Permission:
         found: Permission = await self._database(partial(self._look, server_id))
+        return found
+
+    def _look_or_deny(self, server_id: UUID) -> Permission:
+        """Raises `Denied`: a call that may not be made takes no slot."""
+        found = self._look(server_id)
+        if found.problem:
+            raise Denied(found.problem)
         return found
 
     def _report(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from jobs.connections import ServerLink
-from jobs.permission import Permission
+from jobs.permission import Denied, Permission
 from servers.inflight import Busy, Line
 from servers.limits import TimeLimit, call_limit
 from servers.mcp.types import CallResult, ServerError, Tool
@@ -87,7 +87,8 @@ class CallMeter:
 class Toolbox:
     """Lists and calls the tools of a run's servers. `deadline` is on the monotonic clock.
 
-    What `line` sees with each slot is the server's `Permission`, read right then.
+    What `line` sees with each slot is the server's `Permission`, read right then; it raises
+    `Denied` where there is nothing to call any more.
     """
 
     def __init__(
@@ -163,6 +164,9 @@ class Toolbox:
         except Busy:
             error = f"{link.server.name} was busy with other calls{_for(limit)}; nothing was sent."
             return CallResult(ok=False, text="", error=error)
+        except Denied as denied:
+            call.begin()
+            raise self._refused(link, call.tool.name, str(denied), span=call.span) from None
         finally:
             waits.cancel()
             call.begin()

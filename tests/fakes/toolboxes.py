@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from jobs.connections import AttachedServer, ServerLink
-from jobs.permission import Permission
+from jobs.permission import Denied, Permission
 from jobs.toolbox import CallMeter, Toolbox
 from servers.inflight import Line
 from servers.mcp.types import CallResult, ConnectionSettings
@@ -42,10 +42,12 @@ class Bench:
 
     def look(self, server_id: UUID) -> Permission:
         self.asked.append(server_id)
+        if self.now.problem:
+            raise Denied(self.now.problem)
         return self.now
 
     async def permit(self, server_id: UUID) -> Permission:
-        return self.look(server_id)
+        return self.now
 
     def attach(
         self, name: str, allowed: tuple[str, ...] | None = None, **fields: Any

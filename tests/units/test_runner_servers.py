@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jobs import lifecycle, reach, triggers
 from jobs.models import Attachment, Job
+from jobs.permission import DETACHED
 from secrets_vault.services import set_secret
 from servers import inflight, results
 from servers.definition import Entry
@@ -208,21 +210,27 @@ class TestTrust:
         assert refused["reason"] == "the server's policy blocks it"
         assert servers["good"].calls == []
 
-    def test_a_server_that_is_switched_off_during_the_run_is_called_no_more(
-        self, servers: FakeServers
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            (lambda: Server.objects.update(enabled=False), "the server is disabled"),
+            (Attachment.objects.all().delete, DETACHED),
+            (lambda: Server.objects.get().delete(), DETACHED),
+        ],
+    )
+    def test_a_server_that_goes_away_during_the_run_is_called_no_more(
+        self, servers: FakeServers, change: Callable[[], Any], reason: str
     ) -> None:
-        """P59"""
-        job = make_job(
-            script=UMP + "ump mcp tools >/dev/null\n" + WAIT + "ump mcp call good echo '{}'\n"
-        )
+        """P59, and its neighbours: taken off the job, deleted."""
+        job = make_job(script=LOOK_WAIT_CALL)
         attach(job)
         run = make_run(job)
         thread = start(run)
         wait_for(lambda: "broker.call" in kinds(run))
-        Server.objects.update(enabled=False)
+        change()
         let_go(run)
         thread.join(15)
-        assert payloads_of(run, "tool.refused")[0]["reason"] == "the server is disabled"
+        assert [payload["reason"] for payload in payloads_of(run, "tool.refused")] == [reason]
         assert servers["good"].calls == []
 
 
