@@ -28,6 +28,7 @@ from mcp_types import (
     CLIENT_INFO_META_KEY,
     CONNECTION_CLOSED,
     CORE_RESULT_TYPES,
+    INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
@@ -39,7 +40,7 @@ from mcp_types import (
 )
 
 from servers.limits import MAX_INSTRUCTIONS, TimeLimit
-from servers.mcp.elicitation import Questions, capabilities
+from servers.mcp.elicitation import ELICITATION, Questions, capabilities
 from servers.mcp.errors import NothingSent, NotMcp, RpcError, own_words
 from servers.mcp.ongoing import Ongoing
 from servers.mcp.transport import Outgoing, Transport, end_tasks
@@ -311,12 +312,15 @@ class Session:
             raise MCPError(code=INVALID_REQUEST, message="Not answered.")
         if method == "ping":
             return {}
-        if method == "elicitation/create":
+        if method == ELICITATION:
+            if (params or {}).get("mode") == "url":  # not declared (2025-11-25, Elicitation)
+                self.questions.refused("a visit to an address")
+                raise MCPError(code=INVALID_PARAMS, message="Only forms are supported.")
             clocks = [each.ongoing.clock for each in self._exchanges.values() if each.ongoing]
             return await self.questions.answer(params or {}, clocks)
         if method in REFUSED:
             self.questions.refused(method)
-            raise MCPError(code=INVALID_REQUEST, message=f"Umpteenth does not offer {method}.")
+            raise MCPError(code=METHOD_NOT_FOUND, message=f"Umpteenth does not offer {method}.")
         raise MCPError(code=METHOD_NOT_FOUND, message="Method not found")
 
     def _may_send(self, message: JSONRPCMessage) -> bool:

@@ -102,7 +102,6 @@ async def test_nobody_answers_with_the_defaults_where_all_required_fields_have_o
         form({}),
         form({"a": {"type": "string", "default": "x"}}, ["a", "missing"]),
         {"message": "Delete everything?"},
-        {"message": "Go there", "mode": "url", "url": "https://h/x", "elicitationId": "1"},
         {},
         {"message": 5, "requestedSchema": "no"},
     ],
