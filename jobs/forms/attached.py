@@ -23,6 +23,7 @@ from umpteenth.accounts.models import User
 from umpteenth.core.text import clean
 
 MAX_ROWS = 200
+HIDDEN = "Hidden by policy"
 # A server, and its allowed tools; None: all.
 Chosen = tuple[UUID, tuple[str, ...] | None]
 
@@ -39,6 +40,11 @@ class ToolChoice:
     # What the server's policy says beyond this job's list: a word for it, and the sentence.
     restricted: str = ""
     restriction: str = ""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether no run at all may use it."""
+        return self.restricted == HIDDEN
 
 
 @dataclass
@@ -136,7 +142,9 @@ def _row(server: Server, allowed: tuple[str, ...] | None, tools: list[Tool]) -> 
         for tool in tools
     ]
     choices += [ToolChoice(name, is_gone=True) for name in allowed or () if name not in offered]
-    calls = [call_of(server.name, tool.name, tool.input_schema) for tool in tools]
+    hidden = {choice.name for choice in choices if choice.is_hidden}
+    usable = (tool for tool in tools if tool.name not in hidden)
+    calls = [call_of(server.name, tool.name, tool.input_schema) for tool in usable]
     return AttachmentRow(server, allowed, choices, calls)
 
 
@@ -145,7 +153,7 @@ def _restriction(policy: Policy, tool: Tool) -> tuple[str, str]:
     reasons = {level: policy.refusal(tool, level) for level in TRUST_LEVELS}
     levels = [level for level, reason in reasons.items() if not reason]
     if not levels:
-        return "Hidden by policy", _sentence(reasons[TRUST_LEVELS[0]])
+        return HIDDEN, _sentence(reasons[TRUST_LEVELS[0]])
     if len(levels) < len(TRUST_LEVELS):
         refused = next(reason for reason in reasons.values() if reason)
         return f"Only {' and '.join(levels)} runs", _sentence(refused)

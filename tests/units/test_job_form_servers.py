@@ -207,6 +207,16 @@ def test_a_tool_that_the_policy_of_its_server_restricts_is_marked(
     assert [(name, sentence in said) for said, name in badges] == ([(word, True)] if word else [])
 
 
+def test_no_call_is_offered_of_a_tool_that_no_run_may_use(
+    member_client: Client, everything: Server
+) -> None:
+    Server.objects.update(policy={"blocked_tools": ["zip"], "trust": "guarded"})
+    Tool.objects.filter(name="add").update(destructive=True)
+    job = make(attachments=(AttachmentData("everything"),))
+    html = member_client.get(f"/jobs/{job.pk}/settings/").content.decode()
+    assert re.findall(r'data-tool="(\w+)"', html) == ["echo", "add"]
+
+
 def test_no_tool_at_all_is_a_choice_too(member_client: Client, everything: Server) -> None:
     job = make(attachments=(AttachmentData("everything"),))
     posted(member_client, job, server=str(everything.pk))

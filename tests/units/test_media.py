@@ -55,6 +55,7 @@ class TestTrueType:
             (b"<!doctype html><script>", "image", ("text/plain", "txt")),
             (b"XXXX\x10\0\0\0WEBPVP8 ", "image", ("application/octet-stream", "bin")),
             (b"\0\1\2\3", "image", ("application/octet-stream", "bin")),
+            (b"\xe9t\xe9", "image", ("application/octet-stream", "bin")),
         ],
     )
     def test_the_first_bytes_decide_it_whatever_the_server_says(

@@ -226,6 +226,14 @@ class TestRefusals:
         assert "<h3>Refused</h3>" in opened
         assert "not found" not in opened
 
+    @pytest.mark.parametrize("reason", [None, "", 7, "It is blocked.", "x" * 400])
+    def test_a_reason_of_any_shape_is_shown(
+        self, member_client: Client, run: Run, reason: Any
+    ) -> None:
+        number = add(run, "tool.refused", {"server": "x", "tool": "y", "reason": reason})
+        assert "is-refused" in timeline(member_client, run)
+        page(member_client, f"/runs/{run.pk}/events/{number}/")
+
     def test_it_reads_the_same_while_the_run_goes_on(self, running: Run) -> None:
         number = call(running, "s1", tool="drop_all")
         feed = RunFeed(running.pk, 0)
@@ -320,6 +328,14 @@ class TestProgress:
         self.report(running, 3)
         assert "Indexing" not in timeline(member_client, running)
         assert "Indexing" not in lines(RunFeed(running.pk, 0))
+
+    def test_a_report_by_itself_can_be_opened_and_linked(
+        self, member_client: Client, running: Run
+    ) -> None:
+        call(running, "s1")
+        number = self.report(running, 3)
+        assert "Indexing" in page(member_client, f"/runs/{running.pk}/events/{number}/")
+        assert "Indexing · 3 of 10" in timeline(member_client, running, f"?event={number}")
 
     def test_a_call_that_failed_tells_how_far_it_had_got(
         self, member_client: Client, run: Run

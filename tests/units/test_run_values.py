@@ -20,7 +20,7 @@ from jobs.models import Run
 from jobs.views import values
 from jobs.views.values import Held, follow, path_of, pointer_of, text_page
 from tests.fakes.runs import make_job
-from tests.fakes.timelines import HOSTILE, call, result, run_of
+from tests.fakes.timelines import HOSTILE, add, call, result, run_of
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ class TestTextPages:
         whole = "\n".join(pieces)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(values, "PAGE", page)
-            patch.setattr(values, "SLACK", min(slack, page))
+            patch.setattr(values, "SLACK", min(slack, page // 2))
             body = Held(whole.encode())
             first = text_page(body, 1)
             texts = [text_page(body, number).text for number in range(1, first.pages + 1)]
@@ -274,6 +274,15 @@ class TestAccess:
         call(run, "s1")
         seq = result(run, "s1", "head … tail", _blobs={"text": {"id": None, "size": 5_000_000}})
         assert "Only the head and the tail" in shown(member_client, run, seq)
+
+    def test_a_leaf_of_a_tree_can_be_linked(self, member_client: Client, run: Run) -> None:
+        seq = stored(run, b'{"total": 4711}', "structured", {"total": 1})
+        html = shown(member_client, run, seq, "structured", at="/total")
+        assert '<span class="json-number">4711</span>' in html
+
+    def test_a_value_of_any_event_has_its_name(self, member_client: Client, run: Run) -> None:
+        seq = add(run, "error", {"message": "word " * 9000})
+        assert "<title>Message · Umpteenth" in shown(member_client, run, seq, "message")
 
     @pytest.mark.parametrize("key", ["missing", "_blobs"])
     def test_what_the_event_does_not_hold_is_not_found(
