@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from servers.limits import KIB, Limits
+from servers.limits import KIB, MIB, Limits
 from servers.mcp.schema_cost import Price, count_pattern_names, measure
 from servers.mcp.schema_words import (
     MASK,
@@ -35,11 +35,11 @@ MAX_PATTERNS: Final = 500
 PATTERN_BYTES: Final = 256 * KIB
 BACKTRACK_LIMIT: Final = 10_000
 CACHED_SCHEMAS: Final = 256
-CACHED_BYTES: Final = 16 * 1024 * 1024  # of schemas as text
+CACHED_BYTES: Final = 2 * MIB  # of schemas as text; compiled they take up to forty times as much
 # Beyond these, faults are not spelled out: each costs memory and a copy of the value.
 BYTES_PER_FAULT: Final = 20_000
 MAX_SPELLED_STEPS: Final = 2000
-MAX_SPELLED_BYTES: Final = 32 * 1024 * 1024
+MAX_SPELLED_BYTES: Final = 32 * MIB
 
 _REFERENCE: Final = re.compile(r'"\$(?:ref|dynamicRef|recursiveRef)":')
 # How JSON writes control characters; a line end and a tab are none here.
