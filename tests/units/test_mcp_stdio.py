@@ -346,7 +346,7 @@ async def test_a_deaf_server_delays_no_time_out() -> None:
         await observer.news.wait()
         start = time.monotonic()
         with pytest.raises(CallTimedOut):
-            await connection.call_tool("echo", {"text": "x" * 4 * MIB}, timeout=0.3)
+            await connection.call_tool("echo", {"text": "x" * 3 * MIB}, timeout=0.3)
         assert time.monotonic() - start < 5
     with pytest.raises(ConnectionLost):
         await blocked
@@ -429,8 +429,8 @@ async def test_progress_does_not_renew_for_ever() -> None:
     [
         ("ping", {}),
         ("elicitation/create", {"action": "decline"}),
-        ("sampling/createMessage", {"error": -32600}),
-        ("roots/list", {"error": -32600}),
+        ("sampling/createMessage", {"error": -32601}),
+        ("roots/list", {"error": -32601}),
         ("made/up", {"error": -32601}),
     ],
 )
