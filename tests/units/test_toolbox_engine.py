@@ -1,0 +1,132 @@
+"""The toolbox over the real engine and real processes: ends in every order, and late answers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import connections
+from jobs.permission import Permission
+from jobs.toolbox import NEVER_ANSWERED, ToolRefused
+from servers.mcp.types import CallResult, ConnectionSettings
+from servers.policy import Policy
+from tests.fakes.spawner import BareSpawner
+from tests.fakes.toolboxes import Bench
+
+FAKE = Path(__file__).parents[1] / "fakes" / "mcp_server.py"
+CAP = 30  # seconds after which a test that waits has failed
+
+
+@pytest.fixture
+def spawner(monkeypatch: pytest.MonkeyPatch) -> BareSpawner:
+    made = BareSpawner()
+    monkeypatch.setattr(connections, "get_spawner", lambda **_: made)
+    return made
+
+
+@pytest.fixture
+async def bench(spawner: BareSpawner) -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    async with asyncio.timeout(CAP):
+        for link in made.links.values():
+            await link.close()
+        await made.line.close()
+    assert spawner.alive() == []
+
+
+def attach(bench: Bench, name: str, **values: Any) -> None:
+    settings = ConnectionSettings(
+        name=name,
+        transport="stdio",
+        command=sys.executable,
+        args=("-I", "-S", str(FAKE)),
+        remembered={"transport": "stdio", "mode": "handshake"},
+        **values,
+    )
+    bench.attach(name, settings=settings)
+
+
+async def call(bench: Bench, server: str, tool: str, **arguments: Any) -> CallResult:
+    async with asyncio.timeout(CAP):
+        return await bench.box.call(server, tool, arguments)
+
+
+async def test_servers_may_die_and_close_in_any_order(
+    bench: Bench, spawner: BareSpawner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F13, F15, C24: one dies, one is closed in mid-call, none of it concerns another."""
+    for name in ("a", "b", "c"):
+        attach(bench, name)
+    assert (await call(bench, "a", "echo", n=1)).ok
+    died = await call(bench, "b", "exit", code=3)
+    assert not died.ok
+    hanging = asyncio.create_task(call(bench, "a", "hang"))
+    async with asyncio.timeout(CAP):
+        while len(bench.recorder.of("tool.call")) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await bench.links["a"].close()
+        result = await hanging
+    assert not result.ok
+    assert (await call(bench, "c", "echo", n=2)).ok
+    assert len(spawner.alive()) == 1
+    gc.collect()  # what nobody retrieved would be reported now
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_cancelled_call_ends_once_and_its_server_goes_on(bench: Bench) -> None:
+    attach(bench, "a")
+    hanging = asyncio.create_task(call(bench, "a", "hang"))
+    async with asyncio.timeout(CAP):
+        while not bench.recorder.of("tool.call"):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        hanging.cancel()
+        await asyncio.wait({hanging})
+    assert [end["error"] for end in bench.recorder.of("tool.result")] == [NEVER_ANSWERED]
+    assert (await call(bench, "a", "echo", n=1)).ok
+
+
+async def test_a_call_that_timed_out_keeps_its_slot_until_the_server_is_done(
+    bench: Bench,
+) -> None:
+    """A50, and its other half: who waited is told that it may have happened."""
+    attach(bench, "a", tool_timeout=1.0)
+    assert (await call(bench, "a", "echo")).ok
+    late = await call(bench, "a", "late")
+    assert "may have happened" in late.error
+    assert len(bench.store.tickets) == 1
+    assert (await call(bench, "a", "release")).ok
+    async with asyncio.timeout(CAP):
+        while bench.store.tickets:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_arguments_that_do_not_fit_never_leave(bench: Bench) -> None:
+    """And give their slot back."""
+    attach(bench, "a", max_inflight=1)
+    assert (await call(bench, "a", "echo", n=1)).ok
+    deep: Any = 1
+    for _ in range(80):
+        deep = [deep]
+    refused = await call(bench, "a", "count", deep=deep)
+    assert not refused.ok
+    counted = await call(bench, "a", "calls")
+    assert "count" not in json.loads(counted.text)
+
+
+async def test_a_list_that_changed_is_judged_before_the_call(bench: Bench) -> None:
+    """A24, A34: a new tool is on nobody's list."""
+    bench.now = Permission("creator", policy=Policy(allowed_tools=("change", "echo")))
+    attach(bench, "a")
+    assert (await call(bench, "a", "change")).ok
+    with pytest.raises(ToolRefused):
+        await call(bench, "a", "new")
+    [changed] = bench.recorder.of("server.tools_changed")
+    assert changed["added"] == ["new"]
