@@ -61,6 +61,22 @@ class Reply:
 Script = Callable[[Request], "Awaitable[Reply | None] | Reply | None"]
 
 
+class _Reader(asyncio.StreamReader):
+    """Tells at once that the client has left, also while nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.left.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self.left.set()
+
+
 class FakeHttp:
     def __init__(
         self,
@@ -93,6 +109,7 @@ class FakeHttp:
         self._news = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._connected: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -116,18 +133,25 @@ class FakeHttp:
                 self._news.clear()
                 await self._news.wait()
 
-    async def until_quiet(self) -> None:
-        """Wait until every client has left; a standing stream notices when it speaks."""
+    def at_work(self) -> set[asyncio.Task[None]]:
+        return set(self._tasks)
+
+    async def until_left(self) -> None:
+        """Wait until no client is connected any more."""
         async with asyncio.timeout(20):
-            while self._tasks:
-                self.push({})
-                await asyncio.wait(self._tasks, timeout=0.05)
+            while self._connected:
+                await asyncio.wait(set(self._connected))
 
     async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.StreamReaderProtocol:
+            return asyncio.StreamReaderProtocol(_Reader(), self._serve, loop)
+
         if self.socket_path:
-            self._server = await asyncio.start_unix_server(self._serve, self.socket_path)
+            self._server = await loop.create_unix_server(protocol, self.socket_path)
             return self
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await loop.create_server(protocol, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -146,20 +170,28 @@ class FakeHttp:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        assert isinstance(reader, _Reader)
         self._tasks.add(task)
+        self._connected.add(task)
         self.connections += 1
         try:
             while request := await _read_request(reader):
                 self.requests.append(request)
                 self._news.set()
-                reply = await self._reply(request)
-                if not await _write_reply(writer, reply):
+                if not await _unless_left(reader, self._answer(request, writer)):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client has left, or the test is over
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
             self._tasks.discard(task)
+            self._connected.discard(task)
+
+    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection can go on."""
+        return await _write_reply(writer, await self._reply(request))
 
     async def _reply(self, request: Request) -> Reply:
         if self.script is not None:
@@ -299,6 +331,18 @@ async def _read_request(reader: asyncio.StreamReader) -> Request | None:
         headers[name.strip().lower()] = value.strip()
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     return Request(method, path, headers, body)
+
+
+async def _unless_left(reader: _Reader, answering: Coroutine[Any, Any, bool]) -> bool:
+    """The outcome of `answering`; False once the client has left."""
+    answer, leave = asyncio.create_task(answering), asyncio.create_task(reader.left.wait())
+    try:
+        await asyncio.wait({answer, leave}, return_when=asyncio.FIRST_COMPLETED)
+        return answer.done() and answer.result()
+    finally:
+        answer.cancel()
+        leave.cancel()
+        await asyncio.gather(answer, leave, return_exceptions=True)
 
 
 async def _write_reply(writer: asyncio.StreamWriter, reply: Reply) -> bool:

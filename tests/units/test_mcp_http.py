@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 
 import pytest
 
 from servers.mcp.client import connect
 from servers.mcp.exchange import Door
-from servers.mcp.types import CallTimedOut, ServerUnavailable
+from servers.mcp.types import CallTimedOut, ServerError, ServerUnavailable
 from tests.fakes.http_calls import connected, on_call
 from tests.fakes.mcp_helpers import http_settings
 from tests.fakes.mcp_http import JSON, FakeHttp, Reply, Request
@@ -121,7 +123,7 @@ async def test_many_calls_at_once_get_their_own_answers() -> None:
     assert [json.loads(result.text)["n"] for result in results] == list(range(40))
 
 
-@pytest.mark.parametrize(("status", "after"), [(429, "0"), (503, "0.01"), (503, "soon")])
+@pytest.mark.parametrize(("status", "after"), [(429, "0"), (503, "0.01")])
 async def test_a_busy_server_is_waited_for_once(status: int, after: str) -> None:
     """Section 0, "Retries": connect and list."""
     refused: list[str] = []
@@ -189,3 +191,29 @@ async def test_arguments_that_a_schema_wants_as_headers_are_sent_so() -> None:
     assert call.headers["mcp-param-r"] == "eu"
     assert [tool.name for tool in listed.tools] == ["echo"]
     assert "“bad” is left out" in listed.warnings[0]
+
+
+ENDINGS = ["fine", "timed out", "cancelled", "raised", "refused"]
+
+
+@pytest.mark.parametrize("answer", ["json", "sse"])
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_however_a_connection_ends_nothing_of_it_remains(answer: str, ending: str) -> None:
+    """F15: no task, no descriptor."""
+    refusing = (lambda request: Reply(500)) if ending == "refused" else None
+    async with FakeHttp(answer=answer, standing=True, script=refusing) as server:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with contextlib.suppress(ServerError, TimeoutError, ZeroDivisionError):
+                async with connect(http_settings(server.url)) as connection:
+                    await connection.call_tool("echo", {})
+                    if ending == "timed out":
+                        await connection.call_tool("hang", {}, timeout=0.05)
+                    elif ending == "cancelled":
+                        await asyncio.wait_for(connection.call_tool("hang", {}), 0.05)
+                    elif ending == "raised":
+                        raise ZeroDivisionError
+        await server.until_left()
+        left = asyncio.all_tasks() - {asyncio.current_task()} - server.at_work()
+        assert left == set()
+        assert len(os.listdir("/proc/self/fd")) <= before

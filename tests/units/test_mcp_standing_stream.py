@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 
 import httpx2
 import pytest
 from mcp_types import JSONRPCMessage
 
-from servers.mcp import standing
+from servers.mcp import exchange, standing
+from servers.mcp.bodies import read_events
 from servers.mcp.client import connect
 from servers.mcp.exchange import is_final
 from servers.mcp.standing import StandingStream
-from servers.mcp.types import ConnectionLost, ServerError
+from servers.mcp.types import ConnectionLost, ServerError, ServerUnavailable
 from tests.fakes.http_calls import connected, on_get, settings_for
-from tests.fakes.mcp_helpers import Recorder
+from tests.fakes.mcp_helpers import Recorder, http_settings
 from tests.fakes.mcp_http import EVENTS, JSON, FakeHttp, Reply, Request, event
 from tests.fakes.mcp_server import Behaviour, Message
 
@@ -208,26 +209,42 @@ def test_the_server_may_ask_for_a_longer_wait() -> None:
     assert stream.delay == standing.MAX_DELAY
 
 
-async def test_only_the_beginning_of_the_stream_is_bounded() -> None:
+async def test_only_the_beginning_of_the_stream_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """U41: the request's limit counts until the response begins."""
-    said = asyncio.Event()
+    running: list[float | None] = []
 
-    async def slow() -> AsyncGenerator[bytes, None]:
-        yield b": open\n\n"
-        await said.wait()
-        yield event(CHANGED)
+    @asynccontextmanager
+    async def clock(seconds: float | None) -> AsyncIterator[None]:
+        running.append(seconds)
+        yield
+        running.remove(seconds)
+
+    monkeypatch.setattr(exchange.deadlines, "timeout", clock)
+    async with FakeHttp(standing=True) as server:
+        door = exchange.Door(http_settings(server.url, request_timeout=7))
+        async with door.open("GET", server.url, headers={}) as response:
+            server.push(CHANGED)
+            async with aclosing(read_events(response, 1000)) as events:
+                assert (await anext(events)).kind == "message"
+                assert running == []
+        await door.client.aclose()
+
+
+async def test_the_beginning_of_the_stream_is_bounded() -> None:
+    """U41."""
+
+    async def script(request: Request) -> Reply | None:
         await asyncio.Event().wait()
+        return None
 
-    observer = Recorder()
-    script = on_get(Reply(200, {"content-type": EVENTS}, slow()))
-    settings = {"request_timeout": 0.4}
-    async with connected(script, settings=settings, observer=observer) as (server, _):
-        await server.until(server.gets)
-        await asyncio.sleep(0.6)  # the limit itself is what must pass
-        said.set()
-        while not observer.notices:  # noqa: ASYNC110  the observer has no event for notices
-            await asyncio.sleep(0)
-        assert len(server.gets()) == 1
+    async with FakeHttp(script=script) as server:
+        door = exchange.Door(http_settings(server.url, request_timeout=0.1))
+        with pytest.raises(ServerUnavailable, match=r"did not begin to answer within 0\.1 seconds"):
+            async with door.open("GET", server.url, headers={}):
+                pass
+        await door.client.aclose()
 
 
 async def test_a_stream_that_does_not_begin_harms_no_call() -> None:
@@ -259,7 +276,7 @@ async def test_the_stream_ends_with_the_connection() -> None:
         async with connect(settings_for(server)):
             await server.until(server.gets)
         assert server.requests[-1].method == "DELETE"
-        await server.until_quiet()
+        await server.until_left()
 
 
 def _never(last_event_id: str) -> AbstractAsyncContextManager[httpx2.Response]:
