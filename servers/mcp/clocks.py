@@ -66,10 +66,16 @@ class Clock:
             self._start += self._now() - self._paused_at
             self.renew()
 
+    @property
+    def left(self) -> float | None:
+        """Seconds until it ends as things stand, negative afterwards; None: never."""
+        moment = self._moment()
+        return None if moment is None else moment - self._now()
+
     def allows(self, seconds: float) -> bool:
         """Whether so long a wait would end in time."""
-        moment = self._moment()
-        return moment is None or self._now() + seconds < moment
+        left = self.left
+        return left is None or seconds < left
 
     def words(self) -> str:
         """The limit that ends it, such as `30 seconds (tool_timeout_secs)`."""

@@ -65,6 +65,12 @@ class Ongoing:
         seconds = self._limit.seconds or TOOL_TIMEOUT
         self._silence = Clock(TimeLimit(seconds, ""))
 
+    @property
+    def seconds_of_silence_left(self) -> float:
+        """After which a call that was given up counts as settled."""
+        assert self._silence is not None
+        return self._silence.left or 0.0
+
     async def silence(self, exchange: asyncio.Task[object]) -> None:
         """Wait for the end of an exchange that was given up, or for enough silence."""
         assert self._silence is not None

@@ -13,7 +13,7 @@ from servers.limits import STRICT
 from servers.mcp import listening
 from servers.mcp.calls import IN_DOUBT
 from servers.mcp.client import connect
-from servers.mcp.types import ConnectionLost, InvalidArguments
+from servers.mcp.types import CallTimedOut, ConnectionLost, InvalidArguments
 from tests.fakes.mcp_helpers import Recorder, http_settings, reached
 from tests.fakes.mcp_http import FakeHttp, Reply, Request
 from tests.fakes.mcp_server import Behaviour, Message, object_schema
@@ -205,6 +205,28 @@ async def test_a_list_that_fails_after_an_announcement_stops_no_call() -> None:
             await connection.call_tool("echo", {})
         behaviour.list_error = 0
         assert "new" in {tool.name for tool in (await connection.tools()).tools}
+
+
+async def test_a_list_that_hangs_counts_into_the_time_of_the_call() -> None:
+    """F06: nothing was sent, so nothing is in doubt."""
+    hanging: list[bool] = []
+
+    async def script(request: Request) -> Reply | None:
+        if hanging and request.rpc == "tools/list":
+            await asyncio.Event().wait()
+        return None
+
+    async with (
+        FakeHttp(answer="sse", script=script) as server,
+        connect(http_settings(server.url)) as connection,
+    ):
+        await connection.tools()
+        await connection.call_tool("change", {})
+        hanging.append(True)
+        with pytest.raises(CallTimedOut) as caught:
+            await connection.call_tool("count", {}, timeout=0.2)
+        assert IN_DOUBT not in caught.value.message
+        assert "count" not in server.fake.calls
 
 
 async def test_many_callers_list_once() -> None:

@@ -14,6 +14,8 @@ from servers.mcp import calls
 from servers.mcp.client import connect
 from servers.mcp.elicitation import (
     MAX_MESSAGE,
+    MAX_WAITING,
+    Questions,
     capabilities,
     default_answer,
     fault_of_answer,
@@ -195,6 +197,25 @@ async def test_questions_are_put_one_after_the_other() -> None:
         )
     assert answers == [{"action": "decline"}] * 5
     assert at_once == [1] * 5
+
+
+async def test_more_questions_than_anybody_answers_are_declined() -> None:
+    """F06: a server cannot pile up questions without end."""
+    everybody = asyncio.Event()
+
+    async def think(question: Question) -> Answer:
+        await everybody.wait()
+        return Answer("cancel")
+
+    notices: list[str] = []
+    questions = Questions(think, notices.append)
+    params = form({"name": NAME})
+    waiting = [asyncio.create_task(questions.answer(params, [])) for _ in range(MAX_WAITING)]
+    await asyncio.sleep(0)
+    assert await questions.answer(params, []) == {"action": "decline"}
+    assert notices == ["The server asked “Who are you?”; declined: too many questions wait."]
+    everybody.set()
+    assert await asyncio.gather(*waiting) == [{"action": "cancel"}] * MAX_WAITING
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list"])

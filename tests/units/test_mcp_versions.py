@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from servers.mcp.client import connect
+from servers.mcp.session import Session
 from servers.mcp.types import ServerUnavailable
 from tests.fakes.mcp_helpers import http_settings, shell_settings, stdio_settings
 from tests.fakes.mcp_http import FakeHttp, Reply, Request, Script
@@ -389,16 +391,19 @@ async def test_how_an_old_transport_was_found_is_told() -> None:
         is_first_post = request.method == "POST" and request.path == "/sse"
         return Reply(405) if is_first_post else None
 
-    async with FakeHttp(transport="sse", script=script) as server:
-        async with connect(http_settings(server.url)) as connection:
-            remembered = connection.remembered
-            assert connection.how == (
-                "The first POST was answered with 405, so legacy SSE was tried. "
-                "Initialize succeeded."
-            )
-    async with FakeHttp(transport="sse") as server:
-        async with connect(http_settings(server.url, remembered=remembered)) as connection:
-            assert connection.how == "Legacy SSE worked the last time. Initialize succeeded."
+    async with (
+        FakeHttp(transport="sse", script=script) as server,
+        connect(http_settings(server.url)) as connection,
+    ):
+        remembered = connection.remembered
+        assert connection.how == (
+            "The first POST was answered with 405, so legacy SSE was tried. Initialize succeeded."
+        )
+    async with (
+        FakeHttp(transport="sse") as server,
+        connect(http_settings(server.url, remembered=remembered)) as connection,
+    ):
+        assert connection.how == "Legacy SSE worked the last time. Initialize succeeded."
 
 
 async def test_a_revision_that_is_refused_with_400_in_plain_words_is_asked_for_older() -> None:
@@ -446,3 +451,27 @@ async def test_a_server_that_dies_twice_shows_its_first_words() -> None:
             pass
     assert len(spawn.started) == 2
     assert spawn.alive() == []
+
+
+async def test_a_second_start_that_ends_otherwise_shows_its_own_end(tmp_path: Path) -> None:
+    """The first end may have been the probe's fault, the second was not."""
+    script = f"[ -e {tmp_path}/b ] && exit 4; touch {tmp_path}/b; read line; exit 3"
+    with pytest.raises(ServerUnavailable, match="exit code 4"):
+        async with connect(shell_settings(script), spawn=BareSpawner()):
+            pass
+
+
+async def test_what_goes_wrong_while_closing_is_logged_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F15: the caller has what it came for."""
+    stop = Session.stop
+
+    async def fail(self: Session) -> None:
+        await stop(self)
+        raise RuntimeError("the pipe burst")
+
+    monkeypatch.setattr(Session, "stop", fail)
+    async with FakeHttp() as server, connect(http_settings(server.url)) as connection:
+        assert (await connection.call_tool("echo", {})).ok
+    assert "Closing fake: the pipe burst" in caplog.text
