@@ -117,24 +117,34 @@ def as_sentence(reason: object) -> str:
 
 def _result_panes(result: RunEvent) -> list[Pane]:
     payload = result.payload
-    panes = []
     structured, text = payload.get("structured"), payload.get("text")
+    panes = []
     # A tool's error is its text: show it once.
     if payload.get("error") and str(payload["error"]).strip() not in str(text or ""):
         panes.append(_pane("Error", result, "error", is_error=True))
-    if structured is not None:
-        panes.append(_pane("Result", result, "structured"))
-    if isinstance(payload.get("content"), list) and payload["content"]:
-        panes.append(_parts_pane(result, structured))
-    elif text and not _says_the_same(text, structured):
-        failed = payload.get("ok") is False
-        label = "Error" if failed and not panes else "Text" if structured is not None else "Result"
-        panes.append(_text_pane(label, result, failed))
+    words = _words_panes(result, structured, has_error=bool(panes))
+    shape = [] if structured is None else [_pane("Result", result, "structured")]
+    # Of a failure the tool's own words come first (D13).
+    panes += words + shape if payload.get("ok") is False else shape + words
     panes = panes or [Pane("Result", "", json_tree("Nothing was returned"))]
     return panes + _list_panes(result, ("warnings",))
 
 
-def _parts_pane(result: RunEvent, structured: Any) -> Pane:
+def _words_panes(result: RunEvent, structured: Any, *, has_error: bool) -> list[Pane]:
+    """The parts of a result, or its text where there are none beyond it."""
+    payload = result.payload
+    failed = payload.get("ok") is False
+    if isinstance(payload.get("content"), list) and payload["content"]:
+        label = "Result" if structured is None else "Content"
+        return [_parts_pane("Error" if failed and not has_error else label, result, structured)]
+    text = payload.get("text")
+    if not text or _says_the_same(text, structured):
+        return []
+    label = "Result" if structured is None else "Text"
+    return [_text_pane("Error" if failed and not has_error else label, result, failed)]
+
+
+def _parts_pane(label: str, result: RunEvent, structured: Any) -> Pane:
     """Parts in the server's order, but for the text that repeats the structured result."""
     content = [
         item
@@ -146,9 +156,7 @@ def _parts_pane(result: RunEvent, structured: Any) -> Pane:
             and _says_the_same(item["text"], structured)
         )
     ]
-    failed = result.payload.get("ok") is False
-    label = "Error" if failed else "Result" if structured is None else "Content"
-    pane = _pane(label, result, "content", failed)
+    pane = _pane(label, result, "content", result.payload.get("ok") is False)
     return replace(pane, tree=None, parts=parts_of(content))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -156,6 +157,15 @@ class TestParts:
         html = body(member_client, run, text="token expired", ok=False, content=content)
         assert html.count("token expired") == 2  # once to read, once to copy
         assert "<h3>Error</h3>" in html
+
+    def test_of_a_failure_the_words_of_the_tool_come_first(
+        self, member_client: Client, run: Run
+    ) -> None:
+        """D13: an error with structured content beside it."""
+        html = body(member_client, run, text="token expired", ok=False, structured={"error": {}})
+        headings = re.findall(r"<h3>(\w+)</h3>", html)
+        assert headings == ["Arguments", "Error", "Result"]
+        assert html.index("token expired") < html.index("<h3>Result</h3>")
 
 
 class TestWarnings:
