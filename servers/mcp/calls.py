@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from mcp_types import URL_ELICITATION_REQUIRED
+
 from servers.limits import TimeLimit, call_limit
 from servers.mcp.clocks import Clock
-from servers.mcp.elicitation import ELICITATION, Questions
+from servers.mcp.elicitation import ELICITATION, Questions, addresses_in
 from servers.mcp.errors import HttpRefusal, NothingSent, NotMcp, RpcError, SessionExpired
 from servers.mcp.ongoing import Ongoing
 from servers.mcp.results import failed_result, read_result
@@ -87,8 +89,8 @@ class Call:
             except RpcError as error:
                 wait = self._wait_before_next(error, attempt)
                 if wait is None:
-                    words = f"{error.message} ({error.code})"
-                    return replace(failed_result(words, _ms_since(start)), attempts=attempt)
+                    failed = failed_result(_words_of(error), _ms_since(start))
+                    return replace(failed, attempts=attempt)
             await asyncio.sleep(wait)
             attempt += 1
 
@@ -161,6 +163,13 @@ class Call:
         error.message = f"{error.message.rstrip()} {IN_DOUBT}"
         error.args = (error.message,)
         return error
+
+
+def _words_of(error: RpcError) -> str:
+    words = f"{error.message} ({error.code})"
+    addresses = addresses_in(error.data) if error.code == URL_ELICITATION_REQUIRED else []
+    wish = f" It wants a person to open {', '.join(addresses)} first." if addresses else ""
+    return words + wish
 
 
 def _surely_not_run(error: ServerError) -> bool:

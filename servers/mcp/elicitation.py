@@ -22,6 +22,7 @@ ELICITATION: Final = "elicitation/create"
 MAX_MESSAGE: Final = 2000  # characters of a question
 MAX_SHOWN: Final = 200  # of them in a notice
 MAX_ADDRESS: Final = 2000
+MAX_ADDRESSES: Final = 5
 # A question is short; its form is held to the strict measure whatever the server's profile.
 FORM_LIMITS: Final = STRICT
 MAX_WAITING: Final = 20  # questions of one server that wait for a person; more are declined
@@ -108,6 +109,17 @@ def read_question(params: Mapping[str, Any]) -> Question:
         schema=clean_json(schema) if isinstance(schema, dict) and not by_url else {},
         url=clean(url, MAX_ADDRESS) if isinstance(url, str) and by_url else "",
     )
+
+
+def addresses_in(data: Any) -> list[str]:
+    """Where an error wants a person to go first (URL_ELICITATION_REQUIRED), as far as shown."""
+    items = data.get("elicitations") if isinstance(data, dict) else None
+    questions = [
+        read_question(item)
+        for item in (items if isinstance(items, list) else ())
+        if isinstance(item, dict)
+    ]
+    return [question.url for question in questions if question.url][:MAX_ADDRESSES]
 
 
 def default_answer(question: Question) -> Answer:

@@ -328,6 +328,26 @@ def test_a_question_with_an_address_has_no_form() -> None:
     assert fault_of_answer(Answer("accept"), found) == ""
 
 
+@pytest.mark.parametrize(
+    ("data", "wish"),
+    [
+        (
+            {"elicitations": [{"mode": "url", "url": "https://h/sign-in", "message": "m"}]},
+            " It wants a person to open https://h/sign-in first.",
+        ),
+        ({"elicitations": [{"mode": "form"}, 5]}, ""),
+        ({"elicitations": "x"}, ""),
+        (None, ""),
+    ],
+)
+async def test_a_tool_that_needs_a_visit_first_says_where(data: Any, wish: str) -> None:
+    """Spec 2025-11-25, client/elicitation, "URL Elicitation Required Error"."""
+    error = {"code": -32042, "message": "Sign in first", "data": data}
+    async with reached("stdio") as connection:
+        result = await connection.call_tool("rpc_error", error)
+    assert result.error == f"Sign in first (-32042){wish}"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
