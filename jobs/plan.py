@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
+
+from django.db import connection
 
 from jobs.connections import AttachedServer, ServerLink
 from jobs.definition import unrestricted_allowed
@@ -112,16 +115,27 @@ def _server(row: Attachment, run: Run, secrets: dict[str, str]) -> AttachedServe
     return replace(attached, settings=settings)
 
 
+# Asked right before every call; our own SQL takes a tenth of the time.
+_PERMISSION = (
+    "SELECT a.allowed_tools, s.enabled, s.policy"
+    f" FROM {Attachment._meta.db_table} a JOIN {Server._meta.db_table} s ON s.id = a.server_id"
+    " WHERE a.job_id = %s AND a.server_id = %s"
+)
+
+
 def permission_now(job_id: UUID, trust: str, server_id: UUID) -> Permission:
     """What a run may do with a server, as it stands in the database at this moment."""
-    rows = Attachment.objects.filter(job_id=job_id, server_id=server_id)
-    for allowed, enabled, policy in rows.values_list(
-        "allowed_tools", "server__enabled", "server__policy"
-    ):
-        if not enabled:
-            return Permission(trust, problem=DISABLED)
-        return _permission(trust, allowed, policy)
-    return Permission(trust, problem=DETACHED)
+    to_column = Server._meta.pk.get_db_prep_value
+    with connection.cursor() as cursor:
+        keys = [to_column(key, connection) for key in (job_id, server_id)]
+        cursor.execute(_PERMISSION, keys)
+        row = cursor.fetchone()
+    if row is None:
+        return Permission(trust, problem=DETACHED)
+    allowed, enabled, policy = row
+    if not enabled:
+        return Permission(trust, problem=DISABLED)
+    return _permission(trust, json.loads(allowed or "null"), json.loads(policy))
 
 
 def _permission(trust: str, allowed: list[str] | None, policy: Mapping[str, Any]) -> Permission:
