@@ -148,7 +148,7 @@ def charset_of(response: httpx2.Response) -> str:
     """The text codec that the content type names, if there is such a one; else UTF-8."""
     name = response.charset_encoding or "utf-8"
     try:
-        b"".decode(name)  # knows codecs of text only
+        bytes(4).decode(name)  # knows codecs of text only, and an empty text for any name
         return codecs.lookup(name).name
     except (LookupError, ValueError):
         return "utf-8"

@@ -59,6 +59,8 @@ REFUSAL_SECONDS: Final = 5.0
 # A busy server is waited for once, and not longer (connect and list only).
 MAX_RETRY_AFTER: Final = 5.0
 BUSY: Final = (429, 503)
+# Client errors that may be over soon; 409 says that the last stream has not ended there yet.
+_PASSING: Final = (408, 409, 425, 429)
 _CREDENTIAL: Final = re.compile(r"auth|token|key|secret|cookie|password|credential", re.IGNORECASE)
 _CHALLENGE: Final = re.compile(r'\berror_description="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
@@ -265,7 +267,7 @@ def is_final(error: ServerError | None) -> bool:
     status = status_of(error)
     if status is None:
         return isinstance(error, NotMcp)
-    return status not in BUSY and (status < 500 or status == HTTPStatus.NOT_IMPLEMENTED)
+    return status not in _PASSING and (status < 500 or status == HTTPStatus.NOT_IMPLEMENTED)
 
 
 def not_mcp(response: httpx2.Response, url: str) -> NotMcp:

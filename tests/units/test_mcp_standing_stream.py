@@ -146,7 +146,7 @@ async def test_a_stream_that_ends_at_once_is_given_up_after_a_few_openings(reply
 
 
 @pytest.mark.usefixtures("in_no_time")
-@pytest.mark.parametrize("status", [429, 500, 502, 503])
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503])
 async def test_a_refusal_of_the_moment_gets_a_few_attempts(status: int) -> None:
     """B05: the door turns statuses into errors."""
     async with connected(on_get(Reply(status))) as (server, connection):
@@ -221,7 +221,7 @@ async def test_only_the_beginning_of_the_stream_is_bounded(
         yield
         running.remove(seconds)
 
-    monkeypatch.setattr(exchange.deadlines, "timeout", clock)
+    monkeypatch.setattr("servers.mcp.exchange.deadlines.timeout", clock)
     async with FakeHttp(standing=True) as server:
         door = exchange.Door(http_settings(server.url, request_timeout=7))
         async with door.open("GET", server.url, headers={}) as response:
