@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -131,7 +130,8 @@ class Owner(Generic[T]):
                 raise
 
     async def _connect_http(self, attempts: list[Attempt], mode: str) -> None:
-        """The first error is the one shown: it comes from the transport that is meant (B13)."""
+        """The first error is the one shown, from the transport that is meant; the other one is
+        its hint (B13)."""
         first, second = attempts
         try:
             await first(mode)
@@ -139,8 +139,11 @@ class Owner(Generic[T]):
             if self._ready.done() or not self._worth_the_other(error, first):
                 raise
             self._found = self._why_the_other(error, first)
-            with contextlib.suppress(ServerError):
+            try:
                 await second("")
+            except ServerError as other:
+                tried = "Legacy SSE" if second == self._try_sse else "Streamable HTTP"
+                error.hint = f"{error.hint} {tried} was tried too: {other.message}".strip()
             if not self._ready.done():
                 raise
 

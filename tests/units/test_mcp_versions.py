@@ -229,9 +229,12 @@ async def test_when_both_transports_fail_the_first_error_is_shown() -> None:
         return Reply(404, {"content-type": "text/plain"}, words)
 
     async with FakeHttp(script=script) as server:
-        with pytest.raises(ServerUnavailable, match="404 Not Found: no POST here"):
+        with pytest.raises(ServerUnavailable, match="404 Not Found: no POST here") as caught:
             async with connect(http_settings(server.url)):
                 pass
+    assert caught.value.hint.endswith(
+        "Legacy SSE was tried too: The server answered 404 Not Found: no GET here"
+    )
     assert {request.method for request in server.requests} == {"POST", "GET"}
 
 
