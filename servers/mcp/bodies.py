@@ -12,6 +12,7 @@ import codecs
 import contextlib
 import zlib
 from collections.abc import AsyncGenerator, Iterator
+from encodings.aliases import aliases
 from typing import Final
 
 import httpx2
@@ -30,6 +31,7 @@ DRAIN_BYTES: Final = 64 * KIB
 DRAIN_SECONDS: Final = 0.2
 
 _WINDOW: Final = zlib.MAX_WBITS
+_CHARSETS: Final = frozenset({*aliases, *aliases.values()})
 # Their bytes may pass as UTF-8.
 _WIDE: Final = ("utf-16", "utf-32")
 _MARKS: Final = (
@@ -145,13 +147,18 @@ def text_of(body: bytes, charset: str) -> str:
 
 
 def charset_of(response: httpx2.Response) -> str:
-    """The text codec that the content type names, if there is such a one; else UTF-8."""
-    name = response.charset_encoding or "utf-8"
+    """The text codec that the content type names, if there is such a one; else UTF-8.
+
+    Python remembers every name that it was ever asked for; it is asked for those it knows only.
+    """
+    name = (response.charset_encoding or "").lower().replace("-", "_")
+    if name not in _CHARSETS:
+        return "utf-8"
     try:
-        bytes(4).decode(name)  # knows codecs of text only, and an empty text for any name
-        return codecs.lookup(name).name
+        bytes(4).decode(name)  # codecs of text only; an empty text has any charset
     except (LookupError, ValueError):
         return "utf-8"
+    return codecs.lookup(name).name
 
 
 class _Unpacker:
