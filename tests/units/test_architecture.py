@@ -49,6 +49,7 @@ WITHOUT_DJANGO = (
     "servers.options",
     "servers.pacing",
     "servers.policy",
+    "jobs.permission",
     "jobs.schedule",
     "jobs.sandbox.launcher",
     "jobs.ump",
