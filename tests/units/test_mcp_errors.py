@@ -51,7 +51,7 @@ def unused_port() -> int:
 
 
 async def test_a_refused_connection_names_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P27."""
+    """P27, B13."""
     monkeypatch.setattr(errors, "CONTAINER_MARKS", ())
     port = unused_port()
     error = await failure(http_settings(f"http://127.0.0.1:{port}/mcp?key=K"))
@@ -81,7 +81,7 @@ async def test_an_unknown_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_plain_http_behind_https_is_explained() -> None:
-    """P27: the reason of TLS."""
+    """P27, B13: the reason of TLS, and no word of another transport."""
     async with FakeHttp() as server:
         url = server.url.replace("http:", "https:")
         error = await failure(http_settings(url))

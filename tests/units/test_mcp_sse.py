@@ -122,6 +122,27 @@ async def test_a_refused_end_of_the_handshake_is_an_error() -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(202),
+        Reply(204),
+        Reply(200, {"content-type": "application/json"}),
+        Reply(200, {"content-type": "application/json"}, b'{"jsonrpc":"2.0","result":{}}'),
+        Reply(200, {"content-type": "application/json"}, b'{"jsonrpc":"2.0","id":null}'),
+        Reply(200, {"content-type": "text/plain"}, b"Accepted"),
+    ],
+)
+async def test_any_success_will_do_for_a_notification(reply: Reply) -> None:
+    """B09."""
+
+    def script(request: Request) -> Reply | None:
+        return reply if request.rpc == "notifications/initialized" else None
+
+    async with connected(script=script) as (_, connection):
+        assert (await connection.call_tool("echo", {})).ok
+
+
 async def test_a_lost_notice_harms_no_one() -> None:
     """Only the end of the handshake matters."""
 

@@ -1,0 +1,74 @@
+"""Sessions that are lost between calls: lists, other shapes of answers, sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.mcp.types import LoginRequired, ServerError
+from tests.fakes.http_calls import connected, json_reply
+from tests.fakes.mcp_http import EVENTS, Reply, Request, event
+from tests.fakes.mcp_server import TOOLS, Message
+
+LOST: Message = {"code": -32600, "message": "Session not found"}
+NOBODYS: Message = {"jsonrpc": "2.0", "id": None, "error": LOST}
+DISGUISES = {
+    "event": Reply(200, {"content-type": EVENTS}, event({"jsonrpc": "2.0", "error": LOST})),
+    "json": json_reply(NOBODYS),
+    "400": json_reply(NOBODYS, 400),
+    "401": Reply(401),
+}
+
+
+@pytest.fixture(params=["json", "sse", "socket"])
+def options(request: pytest.FixtureRequest, short_dir: Path) -> dict[str, Any]:
+    if request.param == "socket":
+        return {"socket_path": str(short_dir / "s")}
+    return {"answer": request.param}
+
+
+async def test_after_a_restart_of_the_server_everything_goes_on(options: dict[str, Any]) -> None:
+    """B01: the list, calls, and the list again; each session is renewed once."""
+    async with connected(**options) as (server, connection):
+        for restarts in (1, 2, 3):
+            server.known_sessions.clear()
+            assert len((await connection.list_tools()).tools) == len(TOOLS)
+            assert server.rpcs().count("initialize") == 2 * restarts
+            server.known_sessions.clear()
+            assert (await connection.call_tool("count", {})).text == str(restarts)
+            assert server.rpcs().count("initialize") == 1 + 2 * restarts
+        assert len(server.known_sessions) == 1
+
+
+async def test_a_server_that_forgets_every_session_at_once_is_not_asked_for_ever() -> None:
+    """B01: the call is made once more and no more often."""
+
+    def script(request: Request) -> Reply | None:
+        return Reply(404) if request.rpc == "tools/call" else None
+
+    async with connected(script) as (server, connection):
+        with pytest.raises(ServerError):
+            await connection.call_tool("count", {})
+    assert server.rpcs().count("tools/call") == 2
+    assert server.rpcs().count("initialize") == 2
+
+
+@pytest.mark.parametrize("reply", DISGUISES.values(), ids=DISGUISES)
+async def test_a_list_that_meets_a_lost_session_in_disguise_fails_at_once_and_the_next_is_fine(
+    reply: Reply,
+) -> None:
+    """B02: no hang, and a connection that works again on its next use."""
+    lost = [reply]
+
+    def script(request: Request) -> Reply | None:
+        return lost.pop() if request.rpc == "tools/list" and lost else None
+
+    async with connected(script, settings={"request_timeout": 20}) as (server, connection):
+        with pytest.raises(ServerError) as caught:
+            await connection.list_tools()
+        assert "within 20 seconds" not in caught.value.message
+        assert isinstance(caught.value, LoginRequired) is (reply.status == 401)
+        assert len((await connection.list_tools()).tools) == len(TOOLS)
+    assert server.rpcs().count("initialize") == 2
