@@ -167,14 +167,16 @@ def success_columns(
     connection: Found, tools: ToolList, changes: Changes | None, masker: Masker
 ) -> dict[str, Any]:
     """What a check keeps of a success."""
+    hidden = toolcache.left_out(tools, masker)
+    told = [f"Tool “{name}” is left out: its name holds a secret." for name in hidden]
     return {
         "outcome": Check.Outcome.CONNECTED,
-        "tool_count": len(tools.tools),
+        "tool_count": len(tools.tools) - len(hidden),
         "transport": connection.transport,
         "protocol_version": clean(connection.protocol_version or "", 20),
         "found_how": clean(masker.mask(connection.how), MAX_HOW),
         "changes": changes.as_json() if changes else {},
-        "warnings": sentences(tools.warnings, masker),
+        "warnings": sentences([*tools.warnings, *told], masker),
     }
 
 

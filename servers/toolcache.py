@@ -59,6 +59,12 @@ def rows_of(server_id: UUID, tools: ToolList, masker: Masker) -> list[Row]:
     return [_row(server_id, position, tool, masker) for position, tool in enumerate(usable)]
 
 
+def left_out(tools: ToolList, masker: Masker) -> list[str]:
+    """The masked names of the tools that have no row, since their names hold a secret."""
+    pairs = ((tool.name, masker.mask(tool.name)) for tool in tools.tools)
+    return [masked for name, masked in pairs if masked != name]
+
+
 def replace(server_id: UUID, rows: list[Row]) -> Changes:
     """Make the rows the server's tools; the caller holds a lock on the server."""
     tools = Tool.objects.filter(server_id=server_id).order_by("position")
