@@ -213,9 +213,7 @@ class HttpTransport(PostingTransport):
             )
 
     def _listen(self) -> None:
-        """Open the standing stream beside; it belongs to the session."""
-        if self._modern:
-            return
+        """Open the standing stream beside; it belongs to the session, and ends with it."""
         stream = StandingStream(
             self._open_stream, self._deliver_unasked, self._settings.limits.message_bytes
         )

@@ -257,6 +257,36 @@ async def test_a_stream_that_goes_on_after_the_answer_holds_up_nobody() -> None:
         assert (await connection.list_tools()).tools
 
 
+async def test_a_stream_that_stays_open_after_the_answer_is_left_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "LINGER_SECONDS", 0.05)
+    left = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        try:
+            yield event(result_of_call("first"))
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    reply = Reply(200, {"content-type": EVENTS}, endless())
+    async with connected(on_call(reply)) as (_, connection):
+        assert (await connection.call_tool("echo", {})).text == "first"
+        await left.wait()
+        assert (await connection.list_tools()).tools
+
+
+async def test_what_follows_the_answer_on_its_stream_changes_nothing() -> None:
+    """B15: also if it breaks off, or is no JSON."""
+    for rest in (b"data: {oops\n\n", b"data: " + b"0" * 17_000_000, b"id: 9\n\n", b": x"):
+        body = event(result_of_call("answered")) + rest
+        async with connected(on_call(body)) as (server, connection):
+            assert (await connection.call_tool("echo", {})).text == "answered"
+            assert (await connection.list_tools()).tools
+        assert resumptions(server.requests) == []
+
+
 @pytest.mark.parametrize("charset", ["", "; charset=utf-8", "; charset=iso-8859-1"])
 async def test_events_are_utf8_and_else_what_the_header_names(charset: str) -> None:
     utf8 = json.dumps(result_of_call("ä"), ensure_ascii=False).encode()
