@@ -55,6 +55,7 @@ class Owner(Generic[T]):
         self._ask = ask
         self._hand_over = hand_over
         self._found = ""  # what the attempts so far say of the way that worked
+        self._answered = False  # whether a revision was agreed upon, whatever came then
         self._leaving = asyncio.Event()
         self._ready: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(), name=f"mcp {settings.name}")
@@ -149,7 +150,7 @@ class Owner(Generic[T]):
 
     def _worth_the_other(self, error: ServerError, tried: Attempt) -> bool:
         if status_of(error) in SSE_STATUSES:
-            return not is_modern(error)
+            return not self._answered and not is_modern(error)
         # A remembered SSE address that is none any more.
         return tried == self._try_sse and isinstance(error, NotMcp)
 
@@ -179,6 +180,7 @@ class Owner(Generic[T]):
                 self._ready.set_result(connection)
                 await self._leaving.wait()
         finally:
+            self._answered = bool(session.version)
             await session.stop()
 
 
