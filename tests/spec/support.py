@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
@@ -40,6 +40,7 @@ Answer = Message | Reply | None
 # The answer to a message ("result" or "error", or over HTTP a whole reply); None leaves it to the
 # fake server.
 Script = Callable[[Message], "Awaitable[Answer] | Answer"]
+RequestScript = Callable[[Request], "Reply | None"]
 
 
 class Spec:
@@ -237,12 +238,16 @@ class _Input:
 
 
 class HttpServer(Server):
-    def __init__(self, http: FakeHttp, script: Script | None) -> None:
+    """`requests` may answer any HTTP request before anybody looks into it."""
+
+    def __init__(
+        self, http: FakeHttp, script: Script | None, requests: RequestScript | None = None
+    ) -> None:
         self.http = http
         self.fake = http.fake
         self._script = script
-        if script is not None:
-            http.script = self._scripted
+        self._requests = requests
+        http.script = self._scripted
 
     @property
     def heard(self) -> Sequence[Heard]:
@@ -271,17 +276,18 @@ class HttpServer(Server):
         await self.http.until(met)
 
     async def _scripted(self, request: Request) -> Reply | None:
-        if request.method != "POST":
-            return None
-        reply = await _scripted(self._script, request.message)
-        if reply is None or isinstance(reply, Reply):
+        reply = self._requests(request) if self._requests else None
+        if reply is not None or request.method != "POST":
             return reply
+        answer = await _scripted(self._script, request.message)
+        if answer is None or isinstance(answer, Reply):
+            return answer
         if self.http.transport == "sse":
-            await self.say(reply)
+            await self.say(answer)
             return Reply(202)
         if self.http.answer == "sse":
-            return Reply(200, {"content-type": EVENTS}, event(reply))
-        return Reply(200, {"content-type": JSON}, json.dumps(reply).encode())
+            return events(event(answer))
+        return Reply(200, {"content-type": JSON}, json.dumps(answer).encode())
 
 
 async def _scripted(script: Script | None, message: Message) -> Answer:
@@ -293,6 +299,16 @@ async def _scripted(script: Script | None, message: Message) -> Answer:
     if found is None or isinstance(found, Reply):
         return found
     return {"jsonrpc": "2.0", "id": message["id"], **found}
+
+
+def events(*data: bytes, cut: bool = False) -> Reply:
+    """A stream of events as the whole answer; `cut` breaks it off."""
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        for each in data:
+            yield each
+
+    return Reply(200, {"content-type": EVENTS}, stream(), cut=cut)
 
 
 def error(code: int, message: str = "no", data: Any = None) -> Message:
@@ -312,9 +328,14 @@ async def served(
     *,
     behaviour: Behaviour | None = None,
     script: Script | None = None,
+    requests: RequestScript | None = None,
+    http: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Server, ConnectionSettings]]:
-    """A server that speaks one revision, and what connects to it; `options` are the settings'."""
+    """A server that speaks one revision, and what connects to it.
+
+    `http` are options of `FakeHttp`, all others those of the settings.
+    """
     modern = revision == MODERN_VERSION
     behaviour = replace(behaviour or Behaviour(), era="modern" if modern else "legacy")
     if not modern:
@@ -330,8 +351,9 @@ async def served(
     if way == "sse":
         options["remembered"] = {"transport": "sse"}
     shapes: dict[str, Any] = {"json": {}, "events": {"answer": "sse"}, "sse": {"transport": "sse"}}
-    async with FakeHttp(behaviour, standing=not modern, **shapes[way]) as http:
-        yield HttpServer(http, script), http_settings(http.url, **options)
+    given = {"standing": not modern, **shapes[way], **(http or {})}
+    async with FakeHttp(behaviour, **given) as fake:
+        yield HttpServer(fake, script, requests), http_settings(fake.url, **options)
 
 
 @asynccontextmanager
