@@ -82,11 +82,8 @@ async def test_a_stream_that_names_its_address_and_then_nothing_is_given_up() ->
         return Reply(405 if request.path == "/sse" else 202)
 
     async with FakeHttp(transport="sse", script=script) as server:
-        with pytest.raises(ServerUnavailable, match="answered 405"):
-            async with connect(http_settings(server.url, request_timeout=0.3)):
-                pass
-        settings = http_settings(server.url, request_timeout=0.3, remembered={"transport": "sse"})
-        with pytest.raises(ServerUnavailable, match=r"initialize got no answer within 0\.3"):
+        settings = http_settings(server.url, request_timeout=1.0, remembered={"transport": "sse"})
+        with pytest.raises(ServerUnavailable, match="initialize got no answer within 1 seconds"):
             async with connect(settings):
                 pass
 
