@@ -129,11 +129,21 @@ class TestATool:
         assert event["exit_code"] == 3
 
     def test_nul_and_surrogates_in_a_result_are_stored(self, site: Site, fake: str) -> None:
-        """H16"""
+        """H16, C17: on SQLite and on PostgreSQL."""
         job = make_job(site, "ump mcp call fake ugly '{}' >/dev/null\n", servers={fake: "all"})
         shown = run_now(site, job)
         assert shown["status"] == "succeeded"
         assert of_kind(site, shown["id"], "tool.result")[0]["ok"] is True
+
+    def test_a_server_sees_nothing_of_the_worker(self, site: Site, fake: str) -> None:
+        """C14: neither the names of our settings nor their values."""
+        job = make_job(site, "ump mcp call fake environ '{}'\n", servers={fake: "all"})
+        shown = run_now(site, job)
+        environ = json.loads(of_kind(site, shown["id"], "tool.result")[0]["text"])
+        assert {"HOME", "PATH"} <= set(environ)
+        hidden = ("UMPTEENTH", "DJANGO", "UMP_", "DATABASE", "REDIS", "SECRET")
+        assert [name for name in environ if name.startswith(hidden)] == []
+        assert not [value for value in environ.values() if "://" in value and "@" in value]
 
     def test_a_large_result_is_kept_whole(self, site: Site, fake: str) -> None:
         job = make_job(
@@ -183,6 +193,7 @@ class TestOutput:
 
 class TestEnds:
     def test_cancel_takes_everything_with_it(self, site: Site, fake: str) -> None:
+        """C24: grandchildren and what ignores signals, in less than ten seconds."""
         mark = new_mark()
         job = make_job(
             site,
@@ -201,11 +212,12 @@ class TestEnds:
         assert processes_with(mark) == []
 
     def test_a_time_limit_holds(self, site: Site) -> None:
+        """C24: the soft limit."""
         shown = run_now(site, make_job(site, "sleep 100\n", timeout=1))
         assert shown["status"] == "timed_out"
 
     def test_a_worker_that_dies_in_mid_run(self, site: Site, fake: str) -> None:
-        """Killed by -9: nothing of it stays, the run is found and never executed twice."""
+        """C09: killed by -9, nothing of it stays, the run is found and never executed twice."""
         mark = new_mark()
         job = make_job(
             site,
@@ -232,6 +244,7 @@ class TestEnds:
         assert len(of_kind(site, first, "tool.call")) == 1
 
     def test_a_worker_that_is_stopped_ends_its_runs(self, site: Site) -> None:
+        """C09, C24: SIGTERM in mid-run."""
         mark = new_mark()
         run_id = start(site, make_job(site, f"sleep {mark}\n"))
         eventually(lambda: processes_with(mark), "the script")

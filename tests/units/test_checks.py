@@ -461,7 +461,7 @@ def test_the_task_runs_the_check_of_its_id(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_hint_names_the_task_and_waits_for_the_commit(
     monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
-    """H13."""
+    """H13, E11: a task's arguments are a row's id, so that nothing of a server is in the queue."""
     from umpteenth import celery
 
     monkeypatch.undo()

@@ -91,6 +91,7 @@ class TestWhatIsDue:
         assert health.start_due(database_now()) == 0
 
     def test_a_disabled_server_is_never_contacted(self) -> None:
+        """U4, P59."""
         server = due(http_server())
         Server.objects.update(enabled=False)
         assert health.start_due(database_now()) == 0
@@ -245,7 +246,8 @@ class TestRestart:
         assert len(set(moments)) > 10
 
     def test_a_server_that_was_never_looked_at_is_included(self) -> None:
-        """An upgrade brings rows without a time."""
+        """A44: each enabled server is connected at the start. An upgrade brings rows without a
+        time."""
         server = http_server()
         Server.objects.update(next_check_at=None)
         assert health.restart(database_now()) == 1

@@ -73,7 +73,7 @@ class TestServers:
         assert Server.objects.get().remembered == kept
 
     def test_a_dead_server_is_named_and_the_run_goes_on(self, servers: FakeServers) -> None:
-        """P71"""
+        """P71, A45: it contributes no tools, and the run starts all the same."""
         servers["bad"] = FakeServer(error=unavailable("Connection refused"))
         job = make_job(script=UMP + "ump mcp call bad x '{}' || echo went on\n")
         attach(job, "bad")
@@ -88,12 +88,13 @@ class TestServers:
         assert len(payloads_of(run, "server.connected")) == 1
 
     def test_a_disabled_server_is_skipped(self, servers: FakeServers) -> None:
-        """P60"""
+        """P60, U4: neither connected nor a source of tools."""
         job = make_job(script=UMP + "ump mcp tools good; echo $?\n")
         attach(job)
         job.servers.update(enabled=False)
         run = execute(job)
         assert payloads_of(run, "server.skipped") == [{"server": "good", "reason": "disabled"}]
+        assert servers.connected_with == {}
         assert output_of(run) == "1\n"
 
     def test_a_tool_taken_away_during_the_run_is_denied(self, servers: FakeServers) -> None:

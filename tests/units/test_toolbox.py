@@ -38,7 +38,7 @@ class TestListing(OnABench):
     async def test_one_dead_server_does_not_hide_the_others(
         self, bench: Bench, servers: FakeServers
     ) -> None:
-        """F13"""
+        """F13, A45: a server that fails contributes no tools."""
         servers["bad"] = FakeServer(error=unavailable())
         for name in ("bad", "good"):
             bench.attach(name)

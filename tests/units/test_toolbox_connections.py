@@ -122,6 +122,7 @@ class TestConnecting(OnABench):
         assert bench.recorder.of("server.unavailable") == []
 
     async def test_connections_are_closed(self, bench: Bench, servers: FakeServers) -> None:
+        """A44: none is left open at the end."""
         link = bench.attach("good")
         await link.ready()
         await link.close()
