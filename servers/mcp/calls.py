@@ -160,7 +160,8 @@ class Call:
     def _in_doubt(self, error: ServerError) -> ServerError:
         if self._is_read_only or not self.ongoing.sent or _surely_not_run(error):
             return error
-        error.message = f"{error.message.rstrip()} {IN_DOUBT}"
+        words = error.message.rstrip()
+        error.message = f"{words}{'' if words.endswith(('.', '!', '?')) else '.'} {IN_DOUBT}"
         error.args = (error.message,)
         return error
 
@@ -197,10 +198,9 @@ def limit_of(
     """A call's limit, and what cuts it whatever the progress: a request limit somebody set."""
     request = settings.request_timeout if over_http else None
     seconds = settings.tool_timeout if timeout is None else timeout
-    limit = call_limit(name, tool_timeout=seconds, request_timeout=request)
-    profile = settings.limits.call_seconds
-    if seconds is None and profile and (not request or profile <= request):
-        limit = TimeLimit(profile, "the limits profile")
+    limit = call_limit(
+        name, tool_timeout=seconds, request_timeout=request, profile=settings.limits.call_seconds
+    )
     return limit, TimeLimit(request or None, "request_timeout_secs")
 
 

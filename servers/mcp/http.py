@@ -121,7 +121,7 @@ class HttpTransport(PostingTransport):
     def abandon(self, request_id: int) -> None:
         if self._modern:  # the end of the exchange is what tells the server
             self.forget(request_id)
-        else:
+        elif request_id in self._posts:
             self._abandoned.add(request_id)
 
     async def explain_end(self) -> ConnectionLost:
