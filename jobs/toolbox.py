@@ -253,6 +253,7 @@ class _Call:
             self.tool.name,
             tool_timeout=settings.tool_timeout if settings else None,
             request_timeout=settings.request_timeout if settings and over_http else None,
+            profile=settings.limits.call_seconds if settings else None,
         )
 
     def begin(self) -> None:

@@ -78,7 +78,11 @@ async def _slot(
     """A place among the server's calls, those of runs included (U5). Raises `ServerUnavailable`."""
     from servers.inflight import Busy, slot
 
-    wait = call_limit(tool, tool_timeout=settings.tool_timeout if timeout is None else timeout)
+    wait = call_limit(
+        tool,
+        tool_timeout=settings.tool_timeout if timeout is None else timeout,
+        profile=settings.limits.call_seconds,
+    )
     try:
         async with slot(server.pk, settings.max_inflight, wait=wait.seconds):
             yield

@@ -95,7 +95,7 @@ def _engine_options(options: ServerOptions) -> dict[str, Any]:
         "start_timeout": options.start_timeout_secs,
         "connect_timeout": options.connect_timeout_secs,
         "request_timeout": options.request_timeout_secs,
-        "tool_timeout": options.call_timeout,
+        "tool_timeout": options.tool_timeout_secs,
         "limits": options.limits,
         "retry": options.retry,
         "max_inflight": options.max_inflight_calls,

@@ -87,15 +87,22 @@ class TimeLimit:
 
 
 def call_limit(
-    tool: str, *, tool_timeout: float | None = None, request_timeout: float | None = None
+    tool: str,
+    *,
+    tool_timeout: float | None = None,
+    request_timeout: float | None = None,
+    profile: float | None = None,
 ) -> TimeLimit:
-    """How long one call of `tool` may take (U42-U48).
+    """How long one call of `tool` may take (U42-U48, A37).
 
-    A set `tool_timeout` replaces the default and the slow classes; a set `request_timeout`
-    cuts further, while one that nobody set does not. 0 means no limit.
+    A set `tool_timeout` replaces the `profile`'s limit, and that the default and the slow
+    classes; a set `request_timeout` cuts further, while one that nobody set does not. 0 means
+    no limit.
     """
     if tool_timeout is not None:
         limit = TimeLimit(tool_timeout or None, "tool_timeout_secs")
+    elif profile is not None:
+        limit = TimeLimit(profile, "the limits profile")
     else:
         limit = TimeLimit(_default_seconds(tool), "the default of tool_timeout_secs")
     if request_timeout and (limit.seconds is None or request_timeout < limit.seconds):
