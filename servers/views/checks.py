@@ -10,8 +10,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from servers import checks
-from servers.models import Check
-from servers.views.common import can_manage, get_server
+from servers.models import Check, Server
+from servers.views.common import can_manage, get_server, no_such_server
 from servers.views.tools import tools_of
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page
@@ -20,7 +20,10 @@ from umpteenth.core.htmx import Request, hx_redirect, render_page
 @require_POST
 def test(request: Request, pk: UUID) -> HttpResponse:
     """Anyone signed in may test; a second click joins the test under way."""
-    check = checks.request_check(get_server(pk), actor=request.user)
+    try:
+        check = checks.request_check(get_server(pk), actor=request.user)
+    except Server.DoesNotExist:  # deleted in this very moment
+        raise no_such_server() from None
     if not request.htmx:
         return hx_redirect(request, reverse("servers:check", args=[check.pk]))
     response = _page(request, check)

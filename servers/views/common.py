@@ -8,7 +8,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404
 
-from servers.access import NotAllowed, may_manage
+from servers import access
 from servers.models import Server, Tool
 from umpteenth.core.htmx import Request
 
@@ -17,8 +17,12 @@ def get_server(pk: UUID) -> Server:
     """Any signed-in person may see any server."""
     server = Server.objects.select_related("updated_by").filter(pk=pk).first()
     if server is None:
-        raise Http404("There is no such server. Somebody may have deleted it.")
+        raise no_such_server()
     return server
+
+
+def no_such_server() -> Http404:
+    return Http404("There is no such server. Somebody may have deleted it.")
 
 
 def get_server_to_manage(request: Request, pk: UUID) -> Server:
@@ -29,16 +33,14 @@ def get_server_to_manage(request: Request, pk: UUID) -> Server:
 
 def require_manager(request: Request) -> None:
     """403 with the sentence that says who may."""
-    from servers.access import require_manager as check
-
     try:
-        check(request.user)
-    except NotAllowed as error:
+        access.require_manager(request.user)
+    except access.NotAllowed as error:
         raise PermissionDenied(str(error)) from None
 
 
 def can_manage(request: Request) -> bool:
-    return may_manage(request.user)
+    return access.may_manage(request.user)
 
 
 def hinted_tools(server: Server) -> QuerySet[Tool]:

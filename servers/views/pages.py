@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.core.paginator import Paginator
-from django.http import Http404, HttpResponse
+from django.http import HttpResponse
 from django.urls import reverse
 from django.utils.text import Truncator
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -20,7 +20,7 @@ from servers.models import Server
 from servers.queries import changed_servers, find_servers
 from servers.status import auth_status
 from servers.usage import usages
-from servers.views.common import can_manage, get_server_to_manage
+from servers.views.common import can_manage, get_server_to_manage, no_such_server
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
@@ -75,7 +75,7 @@ def _watch() -> dict[str, str]:
 def _row_page(request: Request, pk: UUID) -> HttpResponse:
     server = find_servers().filter(pk=pk).first()
     if server is None:
-        raise Http404("There is no such server. Somebody may have deleted it.")
+        raise no_such_server()
     context = {"row": _row(server), "can_manage": can_manage(request)}
     return render_page(request, "servers/row.html", context, partial="servers/row.html")
 

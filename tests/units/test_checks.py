@@ -107,6 +107,15 @@ def test_asking_makes_a_waiting_check_and_sends_a_hint(member: User, hints: list
     assert hints == [check.pk]
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_was_deleted_meanwhile_is_not_tested() -> None:
+    server = http_server()
+    Server.objects.all().delete()
+    with pytest.raises(Server.DoesNotExist):
+        request_check(server, actor=None)
+    assert not Check.objects.exists()
+
+
 def test_a_second_click_joins_the_test_under_way(hints: list[Any]) -> None:
     server = http_server()
     assert request_check(server, actor=None) == request_check(server, actor=None)

@@ -224,6 +224,16 @@ def test_cancel_of_a_running_test_is_shown_at_once(member_client: Client) -> Non
     assert "Cancelling…" in member_client.post(address, headers=HTMX).content.decode()
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_was_deleted_in_the_moment_of_the_click_is_a_404(
+    member_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = http_server()
+    Server.objects.all().delete()
+    monkeypatch.setattr("servers.views.checks.get_server", lambda _pk: server)
+    assert member_client.post(reverse("servers:test", args=[server.pk])).status_code == 404
+
+
 def test_a_test_that_is_gone_is_a_404(member_client: Client) -> None:
     check = made(http_server())
     Server.objects.all().delete()
