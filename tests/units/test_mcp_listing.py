@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def names(found: ToolList) -> list[str]:
 
 
 async def test_pages_are_read_to_the_last() -> None:
-    """U22."""
+    """U22, A24."""
     found = await listed(tools=named(*"abcdefg"), page_size=3)
     assert names(found) == list("abcdefg")
     assert found.warnings == []
@@ -52,6 +53,22 @@ async def test_a_cursor_that_comes_again_ends_the_list_with_a_warning() -> None:
     found = await listed(tools=named(*"abc"), page_size=2, cursor="repeat")
     assert names(found) == ["a", "b"]
     assert "a page of tools that was read before" in found.warnings[0]
+
+
+@pytest.mark.parametrize("way", [(None, "1", "2", "1"), (None, "1", "1"), (None, "", "1", "")])
+async def test_cursors_that_go_round_in_circles_end_the_list(way: tuple[str | None, ...]) -> None:
+    """D01, D02: every page of the circle is kept, and none is asked for twice."""
+    following = dict(pairwise(way))
+    asked: list[str | None] = []
+
+    async def fetch(cursor: str | None) -> dict[str, Any]:
+        asked.append(cursor)
+        return {"tools": named(f"after {cursor}"), "nextCursor": following[cursor]}
+
+    found = await read_pages(fetch)
+    assert asked == list(way[:-1])
+    assert names(found) == [f"after {cursor}" for cursor in asked]
+    assert "read before" in found.warnings[0]
 
 
 async def test_endless_new_cursors_end_at_the_page_limit() -> None:
@@ -188,6 +205,16 @@ async def test_null_hints_and_odd_fields_count_as_absent() -> None:
     assert (tool.read_only, tool.destructive, tool.open_world) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    "annotations", [None, [], "read-only", 5, {"readOnlyHint": 1}, {"readOnlyHint": "true"}]
+)
+def test_hints_of_a_wrong_kind_count_as_absent(annotations: Any) -> None:
+    """D11, P73: nothing but a plain true makes a tool read-only."""
+    found = read_tool({"name": "a", "title": 5, "description": {}, "annotations": annotations})
+    assert found.note == ""
+    assert (found.tool.title, found.tool.description, found.tool.read_only) == ("", "", None)
+
+
 async def test_hints_title_and_schemas_are_read() -> None:
     """P33, P73."""
     found = read_tool(
@@ -219,6 +246,7 @@ async def test_hints_title_and_schemas_are_read() -> None:
         ({"name": ""}, "number 2", "it has no name"),
         ({"name": 7}, "number 2", "it has no name"),
         ({"name": "n" * 1001}, "“" + "n" * 99 + "…”", "longer than 1000 characters"),
+        ({"name": "名" * 1000}, "“" + "名" * 99 + "…”", "longer than 2500 bytes"),
         ({"name": "a\x00b"}, "“ab”", "characters that cannot be shown"),
         ({"name": "a\ud800"}, "“a\ufffd”", "characters that cannot be shown"),
         ({"name": "a\u202eb"}, "“ab”", "characters that cannot be shown"),

@@ -57,12 +57,21 @@ class TestWhatARunMayUse(OnABench):
                 Permission("agent", policy=Policy("guarded", tool_levels={"echo": ("creator",)})),
                 "the server's policy keeps it for runs started by creator",
             ),
+            (
+                Permission("public", policy=Policy("guarded")),
+                "the server's policy keeps it for runs started by creator",
+            ),
+            (
+                Permission("agent", policy=Policy("guarded", allowed_trust_levels=("public",))),
+                "the server's policy keeps it for runs started by public",
+            ),
         ],
     )
     async def test_each_rule_hides_refuses_and_stops_a_call(
         self, bench: Bench, servers: FakeServers, permission: Permission, reason: str
     ) -> None:
-        """A12-A15, A34: the three places are one rule."""
+        """A12-A15, A25, A29, A34: the three places are one rule."""
+        servers["good"].listed = [tool("echo", destructive=True), tool("look", read_only=True)]
         link = bench.attach("good")
         await link.ready()
         bench.now = permission  # changed since the run began
