@@ -13,6 +13,7 @@ MAX_TOOLS: Final = 512
 MAX_PAGES: Final = 100
 MAX_DEFINITION_BYTES: Final = 8 * MIB  # names, descriptions and schemas of one server
 MAX_TOOL_NAME: Final = 1000  # characters
+MAX_TOOL_NAME_BYTES: Final = 2500  # what an index of Postgres holds beside a server's id
 MAX_INSTRUCTIONS: Final = 64 * 1024  # characters
 STDERR_TAIL_BYTES: Final = 8192
 MAX_ERROR_TEXT: Final = 2000  # characters of a server's own words in an error
@@ -37,8 +38,8 @@ class Limits:
     """What one server may send and be sent (requirements, section 0; A37-A43).
 
     Sizes are in bytes of UTF-8. `depth` and `nodes` bound arguments and schemas: how deep values
-    are nested, and how many there are. `call_seconds` and `inflight_calls` stand in for what
-    nobody set; None leaves the common rule.
+    are nested, and how many there are. `call_seconds` stands in for a limit of calls that nobody
+    set; None leaves the common rule.
     """
 
     tools: int = MAX_TOOLS

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from servers.limits import MAX_TOOL_NAME, STANDARD, Limits
+from servers.limits import MAX_TOOL_NAME, MAX_TOOL_NAME_BYTES, STANDARD, Limits
 from servers.mcp.schema_words import bytes_in_words
 from servers.mcp.schemas import ReadSchema, read_schema
 from servers.mcp.types import Tool, ToolList
@@ -139,6 +139,8 @@ def read_name(item: Any) -> str:
         raise _BadTool("it has no name")
     if len(name) > MAX_TOOL_NAME:
         raise _BadTool(f"its name is longer than {MAX_TOOL_NAME} characters")
+    if len(name.encode(errors="replace")) > MAX_TOOL_NAME_BYTES:
+        raise _BadTool(f"its name is longer than {MAX_TOOL_NAME_BYTES} bytes")
     if clean(name) != name or _BREAKS.search(name):
         raise _BadTool("its name holds characters that cannot be shown")
     return name

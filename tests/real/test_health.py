@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from servers.limits import MAX_TOOL_NAME_BYTES
 from tests.fakes.mcp_http import FakeHttp, Reply, Request, running
 from tests.fakes.mcp_server import TOOLS
 from tests.real.conftest import Site, eventually
@@ -64,6 +65,16 @@ def test_a_server_is_connected_without_being_asked_breaks_and_comes_back(
     healed = state(site, name, "connected")
     assert healed["tools"] == [tool["name"] for tool in TOOLS[:3]]
     assert set(site.ask("kinds", name)) == {"health"}
+
+
+def test_the_longest_name_of_a_tool_fits_into_the_index(site: Site, moody: Moody) -> None:
+    """D04. Of other characters each time, so that the database cannot compress it."""
+    name = "".join(
+        chr(0x4E00 + number * 7919 % 20_000) for number in range(MAX_TOOL_NAME_BYTES // 3)
+    )
+    moody.fake.fake.behaviour.tools = [{**TOOLS[0], "name": name}]
+    server = site.ask("add_server", f"long-{moody.fake.port}", "http", {"url": moody.fake.url})
+    assert state(site, server, "connected")["tools"] == [name]
 
 
 def test_a_disabled_server_is_left_alone_until_it_is_enabled(site: Site, moody: Moody) -> None:
