@@ -337,7 +337,6 @@ def settings_with(**options: Any) -> ConnectionSettings:
         ({"tool_call_retry_base_ms": 10}, "retry", RetryPolicy(base_ms=10)),  # U56
         ({"tool_call_retry_max_ms": 9000}, "retry", RetryPolicy(max_ms=9000)),  # U57
         ({"limits_profile": "strict"}, "limits", STRICT),  # A37-A43
-        ({"limits_profile": "strict"}, "tool_timeout", None),  # A37: the limits bring their own
     ],
 )
 def test_each_option_reaches_the_engine(options: dict[str, Any], name: str, value: Any) -> None:
