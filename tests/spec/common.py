@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from servers.mcp import stdio
-from servers.mcp.types import ServerError
+from servers.mcp.types import InvalidArguments, ServerError
 from tests.fakes.mcp_helpers import Recorder
+from tests.fakes.mcp_http import FakeHttp
 from tests.fakes.mcp_server import Behaviour, Message, object_schema, text
 from tests.spec.support import Spec, StdioServer, error, on, wire
 
@@ -316,3 +317,76 @@ class StdioOfEach(Spec):
             assert isinstance(server, StdioServer)
             server.obeys_eof = False
         assert server.end == ["stdin closed", "killed"]
+
+
+class SchemasOfEach(Spec):
+    """Overview, JSON Schema Usage (from 2025-11-25 on)."""
+
+    @pytest.mark.parametrize(
+        "dialect", [{}, {"$schema": "https://json-schema.org/draft/2020-12/schema"}]
+    )
+    async def test_arguments_are_checked_by_2020_12_unless_the_schema_says_otherwise(
+        self, way: str, dialect: Message
+    ) -> None:
+        """Schema Dialect: `prefixItems` is of 2020-12."""
+        pair = {"type": "array", "prefixItems": [{"type": "string"}], "items": False}
+        behaviour = Behaviour(tools=[tool("echo", {**dialect, **object_schema(pair=pair)})])
+        async with wire(way, self.revision, behaviour=behaviour) as (server, connection):
+            await connection.list_tools()
+            with pytest.raises(InvalidArguments):
+                await connection.call_tool("echo", {"pair": ["a", "b"]})
+            assert (await connection.call_tool("echo", {"pair": ["a"]})).ok
+        assert len(server.sent("tools/call")) == 1
+
+    async def test_an_explicit_dialect_counts(self, way: str) -> None:
+        """Schema Dialect: in draft 07 a list of `items` goes by position."""
+        pair = {"type": "array", "items": [{"type": "string"}], "additionalItems": False}
+        schema = {"$schema": "http://json-schema.org/draft-07/schema#", **object_schema(pair=pair)}
+        behaviour = Behaviour(tools=[tool("echo", schema)])
+        async with wire(way, self.revision, behaviour=behaviour) as (_, connection):
+            await connection.list_tools()
+            with pytest.raises(InvalidArguments):
+                await connection.call_tool("echo", {"pair": ["a", "b"]})
+            assert (await connection.call_tool("echo", {"pair": ["a"]})).ok
+
+    @pytest.mark.parametrize(
+        ("schema", "words"),
+        [
+            ({"$schema": "https://example.com/own", "type": "object"}, "dialect"),
+            ({"type": "object", "properties": {"a": {"type": "nonsense"}}}, "nonsense"),
+        ],
+    )
+    async def test_what_cannot_be_checked_is_left_out_with_a_reason(
+        self, way: str, schema: Message, words: str
+    ) -> None:
+        """Implementation Requirements: unsupported dialects are handled gracefully; Schema
+        Validation: schemas are valid according to their dialect."""
+        behaviour = Behaviour(tools=[tool("odd", schema), tool("fine")])
+        async with wire(way, self.revision, behaviour=behaviour) as (_, connection):
+            listed = await connection.list_tools()
+        assert [each.name for each in listed.tools] == ["fine"]
+        [warning] = listed.warnings
+        assert "odd" in warning
+        assert words in warning
+
+    async def test_a_reference_to_the_network_is_not_followed(self, way: str) -> None:
+        """`$ref` Resolution (2026-07-28): not dereferenced; the schema is rejected."""
+        async with FakeHttp() as elsewhere:
+            schema = object_schema(a={"$ref": elsewhere.url})
+            behaviour = Behaviour(tools=[tool("odd", schema), tool("fine", outputSchema=schema)])
+            async with wire(way, self.revision, behaviour=behaviour) as (_, connection):
+                listed = await connection.list_tools()
+            assert elsewhere.connections == 0
+        assert [each.name for each in listed.tools] == ["fine"]
+        assert len(listed.warnings) == 2
+
+    async def test_a_reference_within_the_schema_is_followed(self, way: str) -> None:
+        """`$ref` Resolution: local definitions."""
+        schema = {**object_schema(a={"$ref": "#/$defs/n"}), "$defs": {"n": {"type": "number"}}}
+        async with wire(way, self.revision, behaviour=Behaviour(tools=[tool("echo", schema)])) as (
+            _,
+            connection,
+        ):
+            await connection.list_tools()
+            with pytest.raises(InvalidArguments):
+                await connection.call_tool("echo", {"a": "x"})

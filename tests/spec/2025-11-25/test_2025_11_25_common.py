@@ -23,3 +23,7 @@ class TestPagination(common.PaginationOfEach):
 
 class TestStdio(common.StdioOfEach):
     revision = "2025-11-25"
+
+
+class TestSchemas(common.SchemasOfEach):
+    revision = "2025-11-25"

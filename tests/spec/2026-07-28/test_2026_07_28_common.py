@@ -23,3 +23,7 @@ class TestPagination(common.PaginationOfEach):
 
 class TestStdio(common.StdioOfEach):
     revision = "2026-07-28"
+
+
+class TestSchemas(common.SchemasOfEach):
+    revision = "2026-07-28"
