@@ -52,7 +52,7 @@ class AttachedServer:
     permission: Permission
     settings: ConnectionSettings | None = None
     problem: str = ""
-    version: int = 1  # of its connection; what worked is remembered for this one only
+    version: int = 1  # of its connection; what is found out counts for this one only
 
 
 class ServerLink:
@@ -98,14 +98,6 @@ class ServerLink:
     def max_inflight(self) -> int:
         """Calls of the server at once, of all runs together (U5)."""
         return self.settings.max_inflight if self.settings else MAX_INFLIGHT_CALLS
-
-    @property
-    def learned(self) -> dict[str, Any] | None:
-        """How it was reached, where that differs from what was known before the run."""
-        if self._connection is None or self.settings is None:
-            return None
-        found = self._connection.remembered
-        return found if found != dict(self.settings.remembered) else None
 
     async def refresh(self) -> None:
         """List the tools again if the server announced others; what changed is recorded.

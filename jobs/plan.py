@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
-from jobs.connections import AttachedServer, ServerLink
+from jobs.connections import AttachedServer
 from jobs.definition import unrestricted_allowed
 from jobs.models import Attachment, Job, Run
 from jobs.permission import DETACHED, DISABLED, Permission
@@ -141,13 +141,3 @@ def permission_now(job_id: UUID, trust: str, server_id: UUID) -> Permission:
 def _permission(trust: str, allowed: list[str] | None, policy: Mapping[str, Any]) -> Permission:
     tools = None if allowed is None else tuple(allowed)
     return Permission(trust, tools, Policy.from_json(policy))
-
-
-def remember(links: Iterable[ServerLink]) -> None:
-    """What worked is tried first the next time, unless the server was edited meanwhile."""
-    for link in links:
-        if (learned := link.learned) is not None:
-            server = link.server
-            Server.objects.filter(pk=server.id, connection_version=server.version).update(
-                remembered=learned
-            )

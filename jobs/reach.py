@@ -14,7 +14,7 @@ from django.db import connection
 
 from jobs.connections import ServerLink
 from jobs.permission import Denied, Permission
-from jobs.plan import Plan, permission_now, remember
+from jobs.plan import Plan, permission_now
 from jobs.toolbox import CallMeter, Toolbox
 from servers import results
 from servers.inflight import Line
@@ -58,10 +58,6 @@ class Reach:
             self._links, recorder, self._permit, self._line, meter, deadline=plan.deadline
         )
         self._watch = asyncio.create_task(self._warn_where_all_failed())
-
-    async def remember(self) -> None:
-        """What worked is tried first the next time."""
-        await self._database(partial(remember, list(self._links.values())))
 
     async def close(self) -> None:
         """Whatever still waits for an answer is told that it will not come."""

@@ -209,8 +209,6 @@ class Execution:
         try:
             outcome = await self._with_broker(plan, place, handler)
             await self._collect(place)
-            if reach:
-                await reach.remember()
             return outcome
         finally:
             if reach:

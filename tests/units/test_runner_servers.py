@@ -58,19 +58,23 @@ class TestServers:
         assert {"server.connected", "tool.call", "tool.result"} <= set(kinds(run))
         assert servers["good"].closed
 
-    @pytest.mark.parametrize(("edited", "kept"), [(False, {"mode": "stateless"}), (True, {})])
-    def test_what_worked_is_tried_first_the_next_time(
-        self, servers: FakeServers, edited: bool, kept: dict[str, str]
-    ) -> None:
-        job = make_job(script="until [ -e go ]; do sleep 0.02; done\n")
+    def test_what_worked_is_tried_first_the_next_time(self) -> None:
+        job = make_job()
+        attach(job)
+        execute(job)
+        assert Server.objects.get().remembered == {"mode": "stateless"}
+
+    def test_the_end_of_a_run_brings_back_nothing_that_worked_once(self) -> None:
+        """A check that was made meanwhile knows better."""
+        job = make_job(script=WAIT)
         attach(job)
         run = make_run(job)
         thread = start(run)
         wait_for(lambda: Server.objects.filter(state="connected").exists())
-        Server.objects.update(remembered={}, connection_version=2 if edited else 1)
+        Server.objects.update(remembered={"transport": "sse"})
         let_go(run)
         thread.join(15)
-        assert Server.objects.get().remembered == kept
+        assert Server.objects.get().remembered == {"transport": "sse"}
 
     def test_a_dead_server_is_named_and_the_run_goes_on(self, servers: FakeServers) -> None:
         """P71, A45: it contributes no tools, and the run starts all the same."""
