@@ -12,6 +12,7 @@ from django.core import serializers
 from django.test import Client
 from django.urls import reverse
 
+from secrets_vault.models import Secret
 from secrets_vault.services import set_secret
 from servers import checks
 from servers.checks import request_check, run_check
@@ -91,6 +92,27 @@ def test_one_bad_tool_and_a_list_without_end_cost_a_warning_each(
     assert "read before" in check.warnings[1]
     sheet = member_client.get(reverse("servers:detail", args=[server.pk])).content.decode()
     assert all(warning in html.unescape(sheet) for warning in check.warnings)
+
+
+@pytest.mark.parametrize("lost", ["its own values", "a secret"])
+def test_a_server_whose_key_is_lost_is_listed_opened_and_tested_in_words(
+    fake: FakeHttp, lost: str, member_client: Client
+) -> None:
+    """E09: list and sheet work, the state says what to do, and no ciphertext leaves."""
+    set_secret(actor=None, name="KEY", value=CANARY)
+    headers = {"X-Api-Key": "{{secret:KEY}}" if lost == "a secret" else CANARY}
+    server = http_server(url=fake.url, headers=headers)
+    (Secret if lost == "a secret" else Server).objects.update(key_id="gone")
+    server.refresh_from_db()
+    assert after_test(server).outcome == "failed"
+    assert server.state == "failed"
+    assert "cannot be decrypted" in server.last_error
+    assert "again" in server.last_error
+    assert fake.requests == []
+    for address in (reverse("servers:list"), reverse("servers:detail", args=[server.pk])):
+        response = member_client.get(address)
+        assert response.status_code == 200
+        assert "cannot be decrypted" in response.content.decode()
 
 
 def test_tools_of_any_name_are_shown_by_it(member_client: Client) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from servers.mcp.client import connect
 from servers.mcp.types import Answer, CallTimedOut, Question, ServerError, ServerUnavailable
-from tests.fakes.mcp_helpers import Recorder, http_settings, reached, stdio_settings
+from tests.fakes.mcp_helpers import WAYS, Recorder, http_settings, reached, stdio_settings
 from tests.fakes.mcp_http import EVENTS, JSON, FakeHttp, Reply, Request
 from tests.fakes.mcp_server import Behaviour
 from tests.fakes.spawner import BareSpawner
@@ -108,6 +108,16 @@ async def test_calls_after_a_silent_one_get_their_answers(way: str) -> None:
                 await connection.call_tool("hang", {}, timeout=0.1)
         results = await asyncio.gather(*(connection.call_tool("echo", {"n": n}) for n in range(9)))
         assert [result.structured for result in results] == [{"n": n} for n in range(9)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_one_option_bounds_the_calls_of_a_server_however_it_is_reached(way: str) -> None:
+    """U44, F06: and the error names it."""
+    async with reached(way, tool_timeout=0.2) as connection:
+        for tool in ("hang", "progress"):
+            with pytest.raises(CallTimedOut, match=r"0\.2 seconds \(.*tool_timeout_secs"):
+                await connection.call_tool(tool, {"steps": 1, "interval": 600})
+        assert (await connection.call_tool("echo", {})).ok
 
 
 async def test_leaving_ends_the_asking() -> None:

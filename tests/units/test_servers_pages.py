@@ -243,7 +243,7 @@ def test_the_sheet_shows_the_last_error_verbatim(member_client: Client) -> None:
 
 
 def test_what_servers_say_is_shown_as_text(member_client: Client) -> None:
-    """I10."""
+    """I10, A28."""
     server = http_server(description=CANARY)
     schema = {"properties": {CANARY: {"description": CANARY, "enum": [CANARY], "default": CANARY}}}
     tool = Tool(CANARY, title=CANARY, description=CANARY, input_schema=schema)
