@@ -60,7 +60,7 @@ class Sweeper:
         steps: list[Callable[[datetime], int]] = [fire_due, self.hint_waiting]
         steps += [self.check_servers, self.tidy]
         if self._has_watched(now):
-            steps += [lifecycle.reap, end_dead_checks, free_dead_calls]
+            steps += [lifecycle.reap, end_dead_checks]
         for step in steps:
             try:
                 step(now)
@@ -87,7 +87,8 @@ class Sweeper:
         return health.start_due(now)
 
     def tidy(self, now: datetime) -> int:
-        """Now and then: delete old checks, and places in line whose owner is gone."""
+        """Now and then: delete old checks, and places in line that have expired (they count for
+        nothing, and are only in the way)."""
         from servers import checks, inflight
 
         moment = self._clock()
@@ -158,12 +159,6 @@ def fire_due(now: datetime) -> int:
             Job.objects.filter(pk=job_id, next_run_at=moment).update(next_run_at=None)
             logger.error("the schedule of job %s cannot be used any more: %s", job_id, error)
     return fired
-
-
-def free_dead_calls(now: datetime) -> int:
-    from servers import inflight
-
-    return inflight.sweep()
 
 
 def end_dead_checks(now: datetime) -> int:
