@@ -24,7 +24,13 @@ def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
     """
     changes = dict(_setting(text) for text in settings)
     setup()
-    from servers.services import InvalidServer, OutdatedEdit, current_data, update_server
+    from servers.services import (
+        InvalidServer,
+        OutdatedEdit,
+        ServerGone,
+        current_data,
+        update_server,
+    )
 
     server = get_server(name)
     data = current_data(server)
@@ -32,7 +38,7 @@ def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
     data = replace(data, options={key: value for key, value in options.items() if value != ""})
     try:
         saved = update_server(server, actor=None, data=data, version=server.version)
-    except (InvalidServer, OutdatedEdit) as error:
+    except (InvalidServer, OutdatedEdit, ServerGone) as error:
         fail(str(error))
     if as_json:
         emit_json({**summary(saved), "options": saved.options})
