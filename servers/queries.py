@@ -64,11 +64,11 @@ def find_servers(
     return servers
 
 
-def changed_servers(since: datetime) -> list[UUID]:
-    """Servers that were checked, edited or asked about after this moment."""
+def changed_servers(since: datetime, *, limit: int) -> list[UUID]:
+    """Servers that were checked, edited or asked about after this moment, `limit` at most."""
     asked = Check.objects.filter(created_at__gt=since).values("server_id")
     news = Q(checked_at__gt=since) | Q(updated_at__gt=since) | Q(pk__in=asked)
-    return list(Server.objects.filter(news).order_by().values_list("pk", flat=True))
+    return list(Server.objects.filter(news).order_by().values_list("pk", flat=True)[:limit])
 
 
 def _check_under_way() -> Subquery:

@@ -210,6 +210,17 @@ def test_rows_learn_what_health_checks_and_other_people_did(member_client: Clien
     assert changes_since(member_client, "yesterday") == set()
 
 
+def test_where_many_servers_changed_all_rows_are_told_at_once(member_client: Client) -> None:
+    """A header has an end: a proxy refuses one of more than four kilobytes."""
+    rows = [Server(name=f"s{i:03}", transport="http", private=b"", key_id="k") for i in range(30)]
+    Server.objects.bulk_create(rows)
+    words = f"{timezone.now() - timedelta(minutes=1):%Y-%m-%dT%H:%M:%S%z}"
+    address = reverse("servers:changes")
+    response = member_client.get(address, {"since": words}, headers={"HX-Request": "1"})
+    assert json.loads(response["HX-Trigger"]) == {"rows": ""}
+    assert page(member_client).count("rows from:body") == 25
+
+
 def test_the_list_watches_from_the_moment_it_was_made(member_client: Client) -> None:
     """What it asks for is what the view understands."""
     server = http_server()
