@@ -22,7 +22,7 @@ from servers.mcp.clocks import Clock
 from servers.mcp.errors import NothingSent, RpcError, SessionExpired
 from servers.mcp.freshness import Freshness
 from servers.mcp.handshake import HANDSHAKE, Agreement, negotiate
-from servers.mcp.listing import read_pages
+from servers.mcp.listing import only_as_tasks, read_pages
 from servers.mcp.ongoing import Ongoing
 from servers.mcp.owner import Owner
 from servers.mcp.schemas import check_arguments
@@ -244,6 +244,8 @@ class Connection:
         if declared is not None and "tools" not in declared:
             return ToolList([], ["The server declares that it has no tools."])
 
+        tasks: set[str] = set()
+
         async def fetch(cursor: str | None) -> dict[str, Any]:
             params = {} if cursor is None else {"cursor": cursor}
             limit = request_limit(self._settings.request_timeout)
@@ -251,10 +253,12 @@ class Connection:
                 partial(self._session.request, "tools/list", params, limit=limit)
             )
             freshness.add(page)
+            tasks.update(only_as_tasks(page))
             return page
 
         try:
-            return await read_pages(fetch, self._settings.limits)
+            found = await read_pages(fetch, self._settings.limits)
+            return _without(found, tasks) if self._session.runs_tasks else found
         except RpcError as error:
             if error.code != METHOD_NOT_FOUND:
                 raise
@@ -307,6 +311,17 @@ class Connection:
                 self._generation += 1
                 self._outdated = True  # a server that was restarted may have other tools
                 self._observer.notice("The server had forgotten the session; it was renewed.")
+
+
+def _without(found: ToolList, tasks: set[str]) -> ToolList:
+    """Called in any other way, servers refuse these tools (spec 2025-11-25, Tasks)."""
+    warnings = [
+        f"Tool “{tool.name}” is left out: it must be called as a task, which Umpteenth does not do."
+        for tool in found.tools
+        if tool.name in tasks
+    ]
+    kept = [tool for tool in found.tools if tool.name not in tasks]
+    return ToolList(kept, [*found.warnings, *warnings])
 
 
 @contextlib.asynccontextmanager

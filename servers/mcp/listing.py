@@ -59,6 +59,19 @@ async def read_pages(fetch: FetchPage, limits: Limits = STANDARD) -> ToolList:
     return ToolList(list(reader.tools.values()), reader.warnings)
 
 
+def only_as_tasks(page: dict[str, Any]) -> set[str]:
+    """The tools of a page that must be called as tasks (spec 2025-11-25, Tasks)."""
+    items = page.get("tools")
+    return {
+        item["name"]
+        for item in (items if isinstance(items, list) else [])
+        if isinstance(item, dict)
+        and isinstance(item.get("name"), str)
+        and isinstance(item.get("execution"), dict)
+        and item["execution"].get("taskSupport") == "required"
+    }
+
+
 class _Reader:
     def __init__(self, limits: Limits) -> None:
         self.tools: dict[str, Tool] = {}

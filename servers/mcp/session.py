@@ -270,6 +270,14 @@ class Session:
         self.server_version = _text(info.get("version"), 100)
         self.instructions = _text(result.get("instructions"), MAX_INSTRUCTIONS)
 
+    @property
+    def runs_tasks(self) -> bool:
+        """Whether the server takes calls of tools as tasks (2025-11-25)."""
+        found: Any = self.capabilities
+        for key in ("tasks", "requests", "tools", "call"):
+            found = found.get(key) if isinstance(found, dict) else None
+        return found is not None
+
     def envelope(self, version: str) -> Params:
         """What each request says of its sender from 2026-07-28 on."""
         return {
