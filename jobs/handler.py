@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -13,14 +13,12 @@ from jobs.broker.protocol import BrokerError
 from jobs.models import Job, Run, StateEntry
 from jobs.toolbox import CallMeter, Toolbox, ToolNotFound, ToolRefused
 from servers.mcp.types import CallResult, ServerError
+from umpteenth.core.connections import Database
 
 if TYPE_CHECKING:
     from jobs.timeline import Recorder
 
 WITHOUT_MCP = "This run goes without MCP servers."
-
-# Runs a function on the run's database thread.
-Database = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class RunHandler:

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
-
-from django.db import connection
 
 from jobs.connections import ServerLink
 from jobs.permission import Denied, Permission
@@ -19,6 +16,7 @@ from jobs.toolbox import CallMeter, Toolbox
 from servers import results
 from servers.inflight import Line
 from servers.mcp.types import ServerError, ToolList
+from umpteenth.core.connections import Database, closing
 from umpteenth.core.masking import Masker
 
 if TYPE_CHECKING:
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STORE_LIMIT = 10.0  # seconds that an ended run waits for what it found out to be kept
-
-# Runs a function on the run's database thread.
-Database = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Reach:
@@ -114,7 +109,7 @@ class Reach:
         try:
             async with self._storing:
                 # Not on the run's database thread: thousands of tools would hold up its calls.
-                await asyncio.to_thread(_closing, work)
+                await asyncio.to_thread(closing, work)
         except Exception:  # the run does not depend on it
             logger.exception("what a run found out about %s could not be kept", link.server.name)
 
@@ -131,11 +126,3 @@ class Reach:
         names = ", ".join(self._links)
         message = f"None of this run's MCP servers is available: {names}"
         self._recorder.record("error", {"message": message})
-
-
-def _closing(work: Callable[[], Any]) -> Any:
-    """For a thread that lends itself once: its connection goes with it."""
-    try:
-        return work()
-    finally:
-        connection.close()

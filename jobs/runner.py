@@ -35,7 +35,7 @@ from jobs.toolbox import CallMeter
 from jobs.workplace import Workplace, command
 from umpteenth.core import deadlines
 from umpteenth.core.config import get_options
-from umpteenth.core.connections import give_back
+from umpteenth.core.connections import closing, give_back
 from umpteenth.core.masking import Masker
 
 logger = logging.getLogger(__name__)
@@ -312,7 +312,7 @@ class Execution:
         try:
             async with deadlines.timeout(limit):
                 # Not on the run's database thread: heartbeats go on while files are copied.
-                await asyncio.to_thread(_closing, work)
+                await asyncio.to_thread(closing, work)
         except LostClaim:
             self._lose()
         except TimeoutError:
@@ -381,11 +381,3 @@ def _fresh(work: Callable[[], Any]) -> Any:
         raise
     finally:
         give_back()
-
-
-def _closing(work: Callable[[], Any]) -> Any:
-    """For a thread that lends itself once: its connection goes with it."""
-    try:
-        return work()
-    finally:
-        connection.close()

@@ -10,23 +10,25 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from servers.limits import call_limit
 from servers.mcp.types import CallResult, ServerError, ServerUnavailable, Tool
 from servers.policy import Policy
 from servers.spawning import get_spawner
+from umpteenth.core.connections import closing
 from umpteenth.core.masking import Masker
 
 if TYPE_CHECKING:
     from servers.mcp.client import Connection
-    from servers.mcp.types import Asker, ConnectionSettings, Observer
+    from servers.mcp.types import Asker, ConnectionSettings
     from servers.models import Server
 
 TRUST = "creator"
 
 
-def prepare(server: Server) -> tuple[ConnectionSettings, Masker]:
+def _prepare(server: Server) -> tuple[ConnectionSettings, Masker]:
     """Resolve what the call needs. Raises `SecretError` or `ServerError`."""
     from servers.connecting import connection_settings
 
@@ -41,7 +43,6 @@ async def call_once(
     *,
     timeout: float | None = None,
     ask: Asker | None = None,
-    observer: Observer | None = None,
 ) -> CallResult:
     """The tool's answer with secrets masked. Raises `SecretError` or `ServerError`.
 
@@ -49,10 +50,11 @@ async def call_once(
     """
     from servers.mcp.client import connect
 
-    settings, masker = await asyncio.to_thread(_prepare_in_thread, server)
+    # Django's database calls may not run in the thread of an event loop.
+    settings, masker = await asyncio.to_thread(closing, partial(_prepare, server))
     spawn = get_spawner(settings=settings, server_id=server.pk)
     try:
-        async with connect(settings, spawn=spawn, observer=observer, ask=ask) as connection:
+        async with connect(settings, spawn=spawn, ask=ask) as connection:
             await _check_policy(connection, Policy.from_json(server.policy), tool)
             async with _slot(server, settings, tool, timeout):
                 result = await connection.call_tool(tool, arguments, timeout=timeout)
@@ -107,13 +109,3 @@ async def _check_policy(connection: Connection, policy: Policy, name: str) -> No
         raise ServerError(
             f"{name} was not called: {refusal}.", "Change the server's tool policy to allow it."
         )
-
-
-def _prepare_in_thread(server: Server) -> tuple[ConnectionSettings, Masker]:
-    """Django's database calls may not run in the thread of an event loop."""
-    from django.db import connections
-
-    try:
-        return prepare(server)
-    finally:
-        connections.close_all()

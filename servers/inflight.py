@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -27,6 +27,7 @@ from django.utils import timezone
 
 from servers.models import CallTicket
 from umpteenth.core import deadlines
+from umpteenth.core.connections import Database, closing
 from umpteenth.core.live import redis_url
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,6 @@ RENEW_EVERY: Final = 15.0  # seconds; a run's heartbeat does it
 POLL: Final = 0.05  # seconds between looks while somebody waits
 RETRY: Final = 1.0  # seconds until what could not be given back is tried again
 
-# Runs a function in a thread that may ask the database, and may wait there.
-Database = Callable[[Callable[[], Any]], Awaitable[Any]]
 # Read in the same visit to the database as the ticket, right before a slot is handed over.
 Look = Callable[[UUID], Any]
 
@@ -475,12 +474,5 @@ async def _keep(line: Line) -> None:
 
 
 async def _in_a_thread(work: Callable[[], T]) -> T:
-    """For one who asks now and then: the connection goes with the question."""
-
-    def closing() -> T:
-        try:
-            return work()
-        finally:
-            connection.close()
-
-    return await asyncio.to_thread(closing)
+    """For one who asks now and then."""
+    return await asyncio.to_thread(closing, work)

@@ -312,14 +312,13 @@ class TestSlots:
         assert not CallTicket.objects.exists()
 
     def test_the_sweep_frees_what_a_dead_worker_held(self) -> None:
-        from jobs.beat import free_dead_calls
         from umpteenth.core.clock import database_now
 
         server = attach(make_job()).server
         inflight.store().turn(server.pk, "dead", limit=1, take=1)
-        assert free_dead_calls(database_now()) == 0
+        assert inflight.sweep() == 0
         CallTicket.objects.update(expires_at=database_now())
-        assert free_dead_calls(database_now()) == 1
+        assert inflight.sweep() == 1
 
 
 class TestWhatARunFindsOut:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
 from django.db import connection
+
+T = TypeVar("T")
+
+# Runs a function in a thread that may ask the database, and may wait there.
+Database = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 def give_back() -> None:
@@ -12,3 +20,11 @@ def give_back() -> None:
     """
     if connection.vendor == "postgresql":
         connection.close_if_unusable_or_obsolete()
+
+
+def closing(work: Callable[[], T]) -> T:
+    """For a thread that lends itself once: its connection goes with it."""
+    try:
+        return work()
+    finally:
+        connection.close()
