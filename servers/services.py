@@ -31,7 +31,7 @@ from servers.definition import (
     split_query,
 )
 from servers.kept import kept_problems, merged, read_private_or_empty
-from servers.models import Server, Tool
+from servers.models import Check, Server, Tool
 from servers.options import BY_NAME
 from servers.policy import Policy, tidied
 from servers.private import Pairs, Private, private_columns
@@ -186,8 +186,17 @@ def delete_server(server: Server, *, actor: User | None) -> None:
     """Delete it with its tools, checks and attachments."""
     require_manager(actor)
     with transaction.atomic():
+        _lock_with_checks(server)
         _audit(actor, "server.delete", server)
         server.delete()
+
+
+def _lock_with_checks(server: Server) -> None:
+    """Nobody may add a tool or a check while Django deletes those that it has found. In the order
+    of whoever stores what a check found: its row, then the server's."""
+    under_way = Check.objects.filter(server=server.pk).exclude(status=Check.Status.DONE)
+    for rows in (under_way, Server.objects.filter(pk=server.pk)):
+        list(rows.select_for_update().order_by("pk").values_list("pk"))
 
 
 def set_enabled(server: Server, *, actor: User | None, enabled: bool) -> bool:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import time
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "umpteenth.settings")
 import django
@@ -21,13 +24,16 @@ from django.utils import timezone  # noqa: E402
 
 from jobs import jobfile, lifecycle, services, shapes, triggers  # noqa: E402
 from jobs.models import Job, Run, RunEvent, Worker  # noqa: E402
-from servers import checks  # noqa: E402
+from servers import checks, results, toolcache  # noqa: E402
 from servers.definition import ServerData  # noqa: E402
 from servers.inflight_redis import PREFIX  # noqa: E402
+from servers.mcp.types import Tool, ToolList  # noqa: E402
 from servers.models import CallTicket, Check, Server  # noqa: E402
-from servers.services import create_server, set_enabled  # noqa: E402
+from servers.services import create_server, delete_server, set_enabled  # noqa: E402
+from tests.fakes.server_rows import FoundServer  # noqa: E402
 from umpteenth import celery  # noqa: E402
 from umpteenth.core import live  # noqa: E402
+from umpteenth.core.connections import closing  # noqa: E402
 
 
 def create(text: str) -> str:
@@ -119,6 +125,40 @@ def make_server_due(name: str) -> None:
 
 def switch(name: str, enabled: bool) -> None:
     set_enabled(Server.objects.get(name=name), actor=None, enabled=enabled)
+
+
+def delete_while_it_is_stored(name: str) -> int:
+    """Delete a server while another thread stores its tools; how many servers are left."""
+    server, stored = Server.objects.get(name=name), threading.Event()
+    replace = toolcache.replace
+
+    def slowly(server_id: UUID, rows: list[toolcache.Row]) -> toolcache.Changes:
+        changes = replace(server_id, rows)
+        stored.set()
+        # A file lets nobody else even begin.
+        while connection.vendor == "postgresql" and not _somebody_waits():
+            time.sleep(0.01)
+        return changes
+
+    def store() -> None:
+        results.store_success(server, FoundServer(), ToolList([Tool("late")]))
+
+    toolcache.replace = slowly
+    thread = threading.Thread(target=closing, args=(store,), daemon=True)
+    thread.start()
+    stored.wait(10)
+    try:
+        delete_server(Server.objects.get(name=name), actor=None)
+    finally:
+        thread.join(10)
+        toolcache.replace = replace
+    return Server.objects.filter(name=name).count()
+
+
+def _somebody_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
 
 
 def test(names: list[str]) -> list[str]:

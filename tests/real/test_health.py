@@ -105,3 +105,10 @@ def test_a_restart_forgets_the_back_off(site: Site, moody: Moody) -> None:
     site.stop(beat)
     site.start("beat")
     state(site, name, "connected")
+
+
+def test_a_server_is_deleted_while_its_tools_are_stored(site: Site) -> None:
+    """The tools that come last must not keep it."""
+    name = site.ask("add_server", "leaving", "http", {"url": "http://127.0.0.1:1/mcp"})
+    site.ask("switch", name, False)
+    assert site.ask("delete_while_it_is_stored", name) == 0
