@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -118,6 +120,30 @@ async def test_an_answer_over_the_servers_own_limit_fails_alone(
         assert words in caught.value.message
         assert (await other).text == "slept"
         assert (await connection.call_tool("echo", {})).ok
+
+
+class _Flood(asyncio.StreamReader):
+    """A line of fifty MiB and a short one behind it, made as they are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chunks = chain(repeat(b"x" * 64 * KIB, 800), [b"\nnext\n"])
+
+    async def read(self, n: int = -1) -> bytes:
+        return next(self._chunks, b"")
+
+
+async def test_a_line_of_fifty_mib_takes_no_more_memory_than_its_limit() -> None:
+    """C15: nobody knows how long it will be while it comes."""
+    tracemalloc.start()
+    try:
+        long, short = [line async for line in _lines(_Flood(), 256 * KIB)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(long, _TooLong)
+    assert short == b"next"
+    assert peak < 2 * 1024 * KIB
 
 
 async def test_a_limit_above_the_common_one_lets_more_through() -> None:
