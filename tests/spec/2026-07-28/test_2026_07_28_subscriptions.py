@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from servers.mcp import freshness, listening
-from tests.fakes.mcp_http import EVENTS, Reply, Request
+from tests.fakes.mcp_http import EVENTS, Reply, Request, event
 from tests.fakes.mcp_server import Behaviour, Message
 from tests.spec.common import tool
 from tests.spec.support import (
@@ -52,13 +52,25 @@ async def listening_to(server: Server, count: int = 1) -> Message:
     return server.sent(LISTEN)[-1]
 
 
-async def announce(server: Server, message: Message) -> None:
-    """On the stream of each listener; over HTTP it is the only one."""
-    if isinstance(server, StdioServer):
-        await server.say(message)
-        return
-    for tell in server.fake.listeners:
-        await tell(message)
+class Stream:
+    """What a listener hears: over HTTP on a stream of its own."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Message] = asyncio.Queue()
+
+    def script(self, way: str) -> Script:
+        answer = never() if way == "stdio" else Reply(200, {"content-type": EVENTS}, self._events())
+        return on(LISTEN, answer)
+
+    async def announce(self, server: Server, message: Message) -> None:
+        if isinstance(server, StdioServer):
+            await server.say(message)
+        else:
+            await self._queue.put(message)
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            yield event(await self._queue.get())
 
 
 class TestListening(Spec):
@@ -86,13 +98,14 @@ class TestListening(Spec):
 
     async def test_an_announcement_has_the_tools_listed_again(self, stream_way: str) -> None:
         """Receiving Notifications; Caching: it invalidates the list at once."""
-        observer = Watcher()
+        observer, stream = Watcher(), Stream()
         options: dict[str, Any] = {"behaviour": announcing(), "observer": observer}
+        options["script"] = stream.script(stream_way)
         async with wire(stream_way, REVISION, **options) as (server, connection):
             await connection.tools()
             request = await listening_to(server)
-            await server.until(lambda: server.fake.listeners)
-            await announce(server, notification(CHANGED, request["id"]))
+            await stream.announce(server, acknowledged(request["id"], toolsListChanged=True))
+            await stream.announce(server, notification(CHANGED, request["id"]))
             await observer.until_noticed()
             await connection.tools()
             await connection.tools()
