@@ -7,15 +7,18 @@ is healthy all the same; changes are then seen when the tools are listed the nex
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 from servers.mcp.errors import RpcError
 from servers.mcp.session import LISTEN, Session
 from servers.mcp.types import ServerError
 
-# Openings in all, and the wait before the second; it doubles from there (B05).
+# Openings in a row that came to nothing, and the wait before the second; it doubles (B05).
 MAX_OPENINGS: Final = 5
 FIRST_WAIT: Final = 1.0
+# A stream that stood for so long was one; proxies close those that are silent for a minute.
+STEADY_SECONDS: Final = 10.0
 
 pause = asyncio.sleep
 
@@ -31,7 +34,9 @@ async def listen(session: Session) -> None:
     if not announces_tools(session):
         return
     wanted: dict[str, Any] = {"notifications": {"toolsListChanged": True}}
-    for opening in range(MAX_OPENINGS):
+    misses = 0
+    while misses < MAX_OPENINGS:
+        start = time.monotonic()
         try:
             await session.exchange(LISTEN, wanted)
         except RpcError:
@@ -41,4 +46,5 @@ async def listen(session: Session) -> None:
                 return
         # Nobody listened for a moment, in which the tools may have changed.
         session.on_changes_missed()
-        await pause(FIRST_WAIT * 2**opening)
+        misses = 0 if time.monotonic() - start >= STEADY_SECONDS else misses + 1
+        await pause(FIRST_WAIT * 2.0 ** max(misses - 1, 0))

@@ -200,6 +200,28 @@ class TestEndsOfListening(Spec):
         assert len(server.sent("tools/list")) == 2
         assert observer.notices == []
 
+    @pytest.mark.parametrize("stood", [True, False])
+    async def test_a_stream_that_stood_is_opened_again_for_ever(
+        self, stood: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The transport closes, as proxies see to; one that never stands is given up (B05)."""
+        monkeypatch.setattr(listening, "STEADY_SECONDS", 0 if stood else 60)
+        waits: list[float] = []
+        enough = asyncio.Event()
+
+        async def note(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) >= (12 if stood else 5):
+                enough.set()
+
+        monkeypatch.setattr(listening, "pause", note)
+        script = on(LISTEN, {"result": {"resultType": "complete"}})
+        async with wire("stdio", REVISION, behaviour=announcing(), script=script) as (server, _):
+            async with asyncio.timeout(20):
+                await enough.wait()
+        assert waits[:5] == ([1.0] * 5 if stood else [1.0, 2.0, 4.0, 8.0, 16.0])
+        assert (len(server.sent(LISTEN)) > 5) is stood
+
     async def test_an_end_of_another_request_is_ignored(self) -> None:
         """Cancellation: servers end nothing but subscriptions so."""
         async with wire("stdio", REVISION, behaviour=announcing()) as (server, connection):
