@@ -244,6 +244,10 @@ def foreign_redirect(source: str, target: str) -> ServerUnavailable:
     """Why a redirect to another origin is not followed."""
     shown = public_url(target)
     ours, theirs = origin(source), origin(target)
+    if theirs is None:
+        return ServerUnavailable(
+            f"The server redirects to {shown}, which is no web address.", "Check the address."
+        )
     if ours and theirs and ours[0] == "https" and theirs[0] == "http":
         return ServerUnavailable(
             f"The server redirects to {shown}, which would give up encryption; "

@@ -285,6 +285,14 @@ def test_a_redirect_that_would_give_up_encryption_is_refused() -> None:
     assert "over https" in error.hint
 
 
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "javascript:alert(1)", "gopher://h/"])
+def test_a_redirect_to_what_is_no_web_address_is_not_suggested(target: str) -> None:
+    """B12: its neighbours that no URL of a server can be."""
+    error = foreign_redirect("https://h/mcp", target)
+    assert "which is no web address" in error.message
+    assert "enter" not in error.hint
+
+
 async def test_a_redirect_that_would_lose_the_message_is_refused() -> None:
     """B12."""
     error = await failure_of(lambda request: Reply(302, {"location": "/other"}))
