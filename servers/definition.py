@@ -24,6 +24,7 @@ from servers.options import OVER_HTTP as OVER_HTTP
 from servers.options import STDIO as STDIO
 from servers.options import UNIX as UNIX
 from servers.policy import Policy
+from umpteenth.core.text import clean
 
 MAX_NAME = 64
 MAX_DESCRIPTION = 500
@@ -133,12 +134,23 @@ def url_problem(url: str) -> str:
         return "The address cannot hold a # part; leave it out."
     if "{{" in address:
         return "In an address, a secret can stand only after the question mark."
-    if re.search(r"[\x00-\x20\x7f\\]", address) or re.search(r"[\x00-\x20\x7f]", _bare(query)):
+    odd = re.search(r"[\x00-\x20\x7f\\]", address) or re.search(r"[\x00-\x20\x7f]", _bare(query))
+    if odd or not _can_be_shown(url):
         return "The address holds a space or a character that no address can hold."
     try:
         return _parts_problem(urlsplit(address)) or reference_problem(unquote_plus(query))
     except ValueError:
         return "This is no address; it looks like https://host/path."
+
+
+def _is_utf8(text: str) -> bool:
+    """A terminal hands over other bytes as lone surrogates (PEP 383), which nothing stores."""
+    return re.search("[\ud800-\udfff]", text) is None
+
+
+def _can_be_shown(text: str) -> bool:
+    """Without control characters of any kind and without bytes that were no UTF-8 (C17)."""
+    return clean(text) == text
 
 
 def _bare(query: str) -> str:
@@ -195,7 +207,7 @@ def socket_path_problem(path: str) -> str:
     """Why no Unix socket can have this path; empty if one can (U12)."""
     if not path:
         return "Enter the path of the socket, for example /run/engine/mcp.sock."
-    if re.search(r"[\x00-\x1f\x7f]", path):
+    if re.search(r"[\x00-\x1f\x7f]", path) or not _can_be_shown(path):
         return "The path holds a character that no path can hold."
     if not path.startswith("/"):
         return "Write the whole path, beginning with /; ~ and variables are not replaced."
@@ -316,6 +328,8 @@ def _variable_problem(name: str) -> str:
 def _variable_value_problem(name: str, value: str) -> str:
     if "\0" in value:
         return f"The value of {name} contains a NUL character, which no variable can hold."
+    if not _is_utf8(value):
+        return f"The value of {name} is not text in UTF-8."
     if len(value) > MAX_ENV_VALUE:
         return f"The value of {name} is too long: {MAX_ENV_VALUE} characters are possible."
     return reference_problem(value)
@@ -326,7 +340,8 @@ def _command_problem(command: str) -> str:
         return "Enter the program that starts the server, for example npx."
     if len(command) > MAX_COMMAND:
         return f"The command has {len(command)} characters; {MAX_COMMAND} are possible."
-    if re.search(r"[\x00-\x1f\x7f]", command) or command.startswith("-"):
+    odd = re.search(r"[\x00-\x1f\x7f]", command) or not _can_be_shown(command)
+    if odd or command.startswith("-"):
         return "This is no program; enter its name or its path, for example npx."
     if " " in command and not command.startswith("/"):
         program = command.split()[0]
@@ -348,7 +363,9 @@ def _package_problem(data: ServerData) -> str:
 def _argument_problem(argument: str) -> str:
     if "\0" in argument:
         return "The argument contains a NUL character, which no argument can hold."
-    if len(argument.encode(errors="replace")) > MAX_ARGUMENT:
+    if not _is_utf8(argument):
+        return "The argument is not text in UTF-8, so that no page could show it."
+    if len(argument.encode()) > MAX_ARGUMENT:
         return f"The argument is too long: {MAX_ARGUMENT} bytes are possible."
     if re.search(r"\{\{\s*secret:", argument):
         return "A secret cannot stand in an argument, where others can read it: use Environment."

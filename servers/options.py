@@ -7,7 +7,6 @@ defaults; `read` makes it typed. Sources are the requirements' numbers.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -41,12 +40,26 @@ OWN_HEADERS: Final = frozenset(
         "connection",
         "content-length",
         "content-type",
+        "expect",
         "host",
         "mcp-protocol-version",
         "mcp-session-id",
+        "te",
+        "trailer",
         "transfer-encoding",
+        "upgrade",
     }
 )
+# What a message says in these wins over a person's value, so that no actor would be named.
+_NO_ACTOR_HEADERS: Final = OWN_HEADERS | {
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "cache-control",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+}
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -398,7 +411,7 @@ def _text(option: Option, text: str) -> str:
     if option.name == "actor_header":
         if not _TOKEN.fullmatch(text) or len(text) > MAX_HEADER_NAME:
             raise OptionError(f"actor_header must be a header's name, not {text[:50]!r}.")
-        if text.lower() in {*OWN_HEADERS, "authorization"}:
+        if text.lower() in _NO_ACTOR_HEADERS:
             raise OptionError(f"actor_header cannot be {text}, which has another use.")
     return text
 
@@ -409,7 +422,8 @@ def _number(option: Option, text: str) -> float | int:
         value: float | int = int(text) if whole else float(text)
     except ValueError:
         raise OptionError(_range_words(option, text)) from None
-    if not math.isfinite(value) or not option.minimum <= value <= option.maximum:
+    # Not true for NaN either.
+    if not option.minimum <= value <= option.maximum:
         raise OptionError(_range_words(option, text))
     return value
 
@@ -476,7 +490,5 @@ def read(options: Mapping[str, Any]) -> ServerOptions:
     names = {item.name for item in fields(ServerOptions)} - {"limits"}
     plain = {name: value for name, value in options.items() if name in names}
     profile = PROFILES.get(str(options.get("limits_profile", "")), Limits())
-    single = {
-        LIMIT_FIELDS[name]: value for name, value in options.items() if name in LIMIT_FIELDS
-    }
+    single = {LIMIT_FIELDS[name]: value for name, value in options.items() if name in LIMIT_FIELDS}
     return ServerOptions(**plain, limits=replace(profile, **single))
