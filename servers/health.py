@@ -84,14 +84,17 @@ def _under_way() -> QuerySet[Check]:
 
 def _start(server_id: UUID, moment: datetime | None, now: datetime) -> bool:
     """False where another process was faster, or a person's test is under way anyway."""
+    due = Server.objects.filter(pk=server_id, enabled=True, next_check_at=moment)
     with transaction.atomic():
-        taken = Server.objects.filter(pk=server_id, enabled=True, next_check_at=moment).update(
-            next_check_at=now + UNFINISHED
-        )
-        server = Server.objects.only("connection_version").filter(pk=server_id).first()
-        if not taken or server is None:
+        server = due.only("connection_version").first()
+        if server is None:
             return False
-        return checks.make_check(server, kind=Check.Kind.HEALTH) is not None
+        # The check comes before the server, as for whoever finishes one: else both wait for ever.
+        made = checks.make_check(server, kind=Check.Kind.HEALTH)
+        taken = due.update(next_check_at=now + UNFINISHED)
+        if not taken:
+            transaction.set_rollback(True)
+        return bool(made and taken)
 
 
 def _cancel(health_checks: QuerySet[Check]) -> None:

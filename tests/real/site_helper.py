@@ -12,7 +12,6 @@ import threading
 import time
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "umpteenth.settings")
 import django
@@ -24,16 +23,18 @@ from django.utils import timezone  # noqa: E402
 
 from jobs import jobfile, lifecycle, services, shapes, triggers  # noqa: E402
 from jobs.models import Job, Run, RunEvent, Worker  # noqa: E402
-from servers import checks, results, toolcache  # noqa: E402
+from servers import checks, health, toolcache  # noqa: E402
 from servers.definition import ServerData  # noqa: E402
 from servers.inflight_redis import PREFIX  # noqa: E402
 from servers.mcp.types import Tool, ToolList  # noqa: E402
 from servers.models import CallTicket, Check, Server  # noqa: E402
+from servers.probe import Found  # noqa: E402
 from servers.services import create_server, delete_server, set_enabled  # noqa: E402
 from tests.fakes.server_rows import FoundServer  # noqa: E402
 from umpteenth import celery  # noqa: E402
 from umpteenth.core import live  # noqa: E402
 from umpteenth.core.connections import closing  # noqa: E402
+from umpteenth.core.masking import Masker  # noqa: E402
 
 
 def create(text: str) -> str:
@@ -127,32 +128,44 @@ def switch(name: str, enabled: bool) -> None:
     set_enabled(Server.objects.get(name=name), actor=None, enabled=enabled)
 
 
-def delete_while_it_is_stored(name: str) -> int:
-    """Delete a server while another thread stores its tools; how many servers are left."""
-    server, stored = Server.objects.get(name=name), threading.Event()
-    replace = toolcache.replace
+def while_a_test_is_stored(name: str, what: str) -> dict[str, Any]:
+    """`delete` a server or make a health check of it `due` while another thread keeps what a test
+    found: at its most delicate moment, which is between two locks."""
+    server, begun = Server.objects.get(name=name), threading.Event()
+    check = checks.request_check(server, actor=None, hinted=False)
+    token = checks._claim(check.pk)
+    rows_of = toolcache.rows_of
 
-    def slowly(server_id: UUID, rows: list[toolcache.Row]) -> toolcache.Changes:
-        changes = replace(server_id, rows)
-        stored.set()
+    def slowly(*arguments: Any) -> Any:
+        begun.set()
         # A file lets nobody else even begin.
         while connection.vendor == "postgresql" and not _somebody_waits():
             time.sleep(0.01)
-        return changes
+        return rows_of(*arguments)
 
     def store() -> None:
-        results.store_success(server, FoundServer(), ToolList([Tool("late")]))
+        found: Any = Found(FoundServer(), ToolList([Tool("late")]))  # type: ignore[arg-type]
+        checks._succeed(check, str(token), found, Masker({}), {"warnings": []})
 
-    toolcache.replace = slowly
+    toolcache.rows_of = slowly  # type: ignore[assignment]
     thread = threading.Thread(target=closing, args=(store,), daemon=True)
     thread.start()
-    stored.wait(10)
+    begun.wait(10)
     try:
-        delete_server(Server.objects.get(name=name), actor=None)
+        if what == "delete":
+            delete_server(server, actor=None)
+        else:
+            make_server_due(name)
+            server.refresh_from_db()
+            health.start_due(timezone.now())
     finally:
         thread.join(10)
-        toolcache.replace = replace
-    return Server.objects.filter(name=name).count()
+        toolcache.rows_of = rows_of
+    return {"servers": Server.objects.filter(name=name).count(), "tests": outcomes_of(name)}
+
+
+def outcomes_of(name: str) -> list[str]:
+    return [check.outcome or check.status for check in Check.objects.filter(server__name=name)]
 
 
 def _somebody_waits() -> bool:

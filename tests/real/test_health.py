@@ -10,7 +10,7 @@ import pytest
 from servers.limits import MAX_TOOL_NAME_BYTES
 from tests.fakes.mcp_http import FakeHttp, Reply, Request, running
 from tests.fakes.mcp_server import TOOLS
-from tests.real.conftest import Site, eventually
+from tests.real.conftest import Site, eventually, free_port
 
 
 class Moody:
@@ -107,8 +107,24 @@ def test_a_restart_forgets_the_back_off(site: Site, moody: Moody) -> None:
     state(site, name, "connected")
 
 
-def test_a_server_is_deleted_while_its_tools_are_stored(site: Site) -> None:
-    """The tools that come last must not keep it."""
-    name = site.ask("add_server", "leaving", "http", {"url": "http://127.0.0.1:1/mcp"})
+@pytest.fixture
+def bare_server(site: Site) -> str:
+    """A server that the site itself leaves alone."""
+    name = f"bare-{free_port()}"
+    site.ask("add_server", name, "http", {"url": "http://127.0.0.1:1/mcp"})
     site.ask("switch", name, False)
-    assert site.ask("delete_while_it_is_stored", name) == 0
+    return name
+
+
+def test_a_server_is_deleted_while_its_tools_are_stored(site: Site, bare_server: str) -> None:
+    """The tools that come last must not keep it."""
+    left = site.ask("while_a_test_is_stored", bare_server, "delete")
+    assert left == {"servers": 0, "tests": []}
+
+
+def test_a_test_ends_well_while_its_server_becomes_due(site: Site, bare_server: str) -> None:
+    """Both lock the check and the server; in two orders they would wait for each other."""
+    site.ask("set_columns", bare_server, {"enabled": True})
+    left = site.ask("while_a_test_is_stored", bare_server, "due")
+    assert left["servers"] == 1
+    assert "connected" in left["tests"]
