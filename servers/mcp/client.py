@@ -293,8 +293,9 @@ class Connection:
         except SessionExpired as error:
             if not self._settings.reinit_on_expired_session:
                 raise self._not_renewed(error) from None
+            # Until it is renewed: what follows may fail, or be cancelled.
+            self._lost_generation = max(self._lost_generation, generation)
             if not error.not_run:
-                self._lost_generation = generation
                 raise
         await self._renew(generation)
         return await send()

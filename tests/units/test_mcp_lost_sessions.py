@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,28 @@ async def test_a_list_that_meets_a_lost_session_in_disguise_fails_at_once_and_th
         assert isinstance(caught.value, LoginRequired) is (reply.status == 401)
         assert len((await connection.list_tools()).tools) == len(TOOLS)
     assert server.rpcs().count("initialize") == 2
+
+
+@pytest.mark.parametrize("hurdle", ["refused", "silent"])
+async def test_a_renewal_that_comes_to_nothing_is_made_up_for_by_the_next_call(
+    hurdle: str,
+) -> None:
+    """B01, C24: a server that is just starting up, a call that is cancelled meanwhile."""
+    hurdles: list[str] = []
+
+    async def script(request: Request) -> Reply | None:
+        if request.rpc != "initialize" or not hurdles:
+            return None
+        if hurdles.pop() == "silent":
+            await asyncio.Event().wait()
+        return Reply(500)
+
+    async with connected(script) as (server, connection):
+        hurdles.append(hurdle)
+        server.known_sessions.clear()
+        server.known_sessions.add("another")
+        with pytest.raises(ServerError):
+            await connection.call_tool("count", {}, timeout=0.5)
+        assert not hurdles
+        assert (await connection.call_tool("count", {})).text == "1"
+    assert server.rpcs().count("initialize") == 3
