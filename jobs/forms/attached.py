@@ -23,28 +23,26 @@ from umpteenth.accounts.models import User
 from umpteenth.core.text import clean
 
 MAX_ROWS = 200
-HIDDEN = "Hidden by policy"
 # A server, and its allowed tools; None: all.
 Chosen = tuple[UUID, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
 class ToolChoice:
+    """A tool to pick; `tool` None: allowed earlier, and not in the server's list any more."""
+
     name: str
-    title: str = ""
+    tool: Tool | None = None
     is_allowed: bool = True
-    read_only: bool | None = None
-    destructive: bool | None = None
-    # Allowed earlier, and not in the server's list any more.
-    is_gone: bool = False
-    # What the server's policy says beyond this job's list: a word for it, and the sentence.
-    restricted: str = ""
+    # What the server's policy says beyond this job's list: in a word or two, and in a sentence.
     restriction: str = ""
+    reason: str = ""
+    # No run at all may use it.
+    is_hidden: bool = False
 
     @property
-    def is_hidden(self) -> bool:
-        """Whether no run at all may use it."""
-        return self.restricted == HIDDEN
+    def is_gone(self) -> bool:
+        return self.tool is None
 
 
 @dataclass
@@ -129,35 +127,24 @@ def _row(server: Server, allowed: tuple[str, ...] | None, tools: list[Tool]) -> 
     offered = {tool.name for tool in tools}
     picked = offered if allowed is None else set(allowed)
     policy = Policy.from_json(server.policy)
-    choices = [
-        ToolChoice(
-            tool.name,
-            tool.title,
-            tool.name in picked,
-            tool.read_only,
-            tool.destructive,
-            False,
-            *_restriction(policy, tool),
-        )
-        for tool in tools
-    ]
-    choices += [ToolChoice(name, is_gone=True) for name in allowed or () if name not in offered]
-    hidden = {choice.name for choice in choices if choice.is_hidden}
-    usable = (tool for tool in tools if tool.name not in hidden)
+    choices = [_choice(tool, policy, tool.name in picked) for tool in tools]
+    choices += [ToolChoice(name) for name in allowed or () if name not in offered]
+    usable = [choice.tool for choice in choices if choice.tool and not choice.is_hidden]
     calls = [call_of(server.name, tool.name, tool.input_schema) for tool in usable]
     return AttachmentRow(server, allowed, choices, calls)
 
 
-def _restriction(policy: Policy, tool: Tool) -> tuple[str, str]:
-    """What the server's own policy leaves of a tool, as a word and a sentence (A56)."""
-    reasons = {level: policy.refusal(tool, level) for level in TRUST_LEVELS}
-    levels = [level for level, reason in reasons.items() if not reason]
-    if not levels:
-        return HIDDEN, _sentence(reasons[TRUST_LEVELS[0]])
-    if len(levels) < len(TRUST_LEVELS):
-        refused = next(reason for reason in reasons.values() if reason)
-        return f"Only {' and '.join(levels)} runs", _sentence(refused)
-    return "", ""
+def _choice(tool: Tool, policy: Policy, is_allowed: bool) -> ToolChoice:
+    refusals = [policy.refusal(tool, level) for level in TRUST_LEVELS]
+    reason = next(filter(None, refusals), "")
+    return ToolChoice(
+        tool.name,
+        tool,
+        is_allowed,
+        policy.restriction(tool),
+        _sentence(reason) if reason else "",
+        all(refusals),
+    )
 
 
 def _sentence(reason: str) -> str:

@@ -183,12 +183,12 @@ def test_the_overview_names_the_tools_that_vanished(
 @pytest.mark.parametrize(
     ("policy", "word", "sentence"),
     [
-        ({"blocked_tools": ["zip"]}, "Hidden by policy", "policy blocks it."),
-        ({"allowed_tools": ["echo", "add"]}, "Hidden by policy", "among the server"),
-        ({"trust": "guarded"}, "Only creator runs", "runs started by creator."),
+        ({"blocked_tools": ["zip"]}, "Blocked", "policy blocks it."),
+        ({"allowed_tools": ["echo", "add"]}, "Not allowed", "among the server"),
+        ({"trust": "guarded"}, "Creator only", "runs started by creator."),
         (
             {"trust": "guarded", "tool_levels": {"zip": ["creator", "agent"]}},
-            "Only creator and agent runs",
+            "Creator and agent only",
             "creator or agent.",
         ),
         ({"trust": "guarded", "allowed_trust_levels": ["creator", "agent", "public"]}, "", ""),
@@ -198,13 +198,33 @@ def test_the_overview_names_the_tools_that_vanished(
 def test_a_tool_that_the_policy_of_its_server_restricts_is_marked(
     member_client: Client, everything: Server, policy: dict[str, Any], word: str, sentence: str
 ) -> None:
-    """A12-A15, A30, A56"""
+    """A12-A15, A30, A56; in the words of the server's own page."""
     Server.objects.update(policy=policy)
     Tool.objects.filter(name="zip").update(destructive=True)
     job = make(attachments=(AttachmentData("everything"),))
     html = card(member_client, job)
     badges = re.findall(r'badge-lock" title="([^"]*)">.*?</svg>([^<]*)<', html)
     assert [(name, sentence in said) for said, name in badges] == ([(word, True)] if word else [])
+
+
+@pytest.mark.parametrize(
+    ("hints", "badges"),
+    [
+        ({"read_only": False}, ["Destructive"]),
+        ({"read_only": False, "destructive": False}, []),
+        ({"read_only": True, "destructive": True}, ["Read-only"]),
+        ({}, []),
+    ],
+)
+def test_tools_carry_the_badges_of_the_page_of_their_server(
+    member_client: Client, everything: Server, hints: dict[str, bool], badges: list[str]
+) -> None:
+    """P33, P73"""
+    Tool.objects.exclude(name="zip").delete()
+    unknown = {"read_only": None, "destructive": None, "open_world": None}
+    Tool.objects.update(**{**unknown, **hints})
+    html = card(member_client, make(attachments=(AttachmentData("everything"),)))
+    assert re.findall(r'badge-(?:good|bad)">([^<]*)<', html) == badges
 
 
 def test_no_call_is_offered_of_a_tool_that_no_run_may_use(
