@@ -64,7 +64,7 @@ async def negotiate(session: Session, *, mode: str, limit: TimeLimit) -> Agreeme
             raise
         # What worked last time is forgotten; the refusal is shown if nothing else works.
         with contextlib.suppress(ServerError):
-            await _discover(session, limit)
+            (await _discover(session, limit)).adopt(session)
             return Agreement(MODERN, f"{_words_of(refusal, 'initialize')}; it {DISCOVERED}.")
         raise
     return Agreement(HANDSHAKE, f"{SHOOK[:1].upper()}{SHOOK[1:]}{how}.")
@@ -82,29 +82,34 @@ async def _probe_and_shake(session: Session, limit: TimeLimit) -> Agreement:
     try:
         await asyncio.wait(tasks, timeout=PROBE_PATIENCE)
         if probe.done() and not _worth_a_handshake(probe.exception()):
-            probe.result()  # raises the reason why no request gets through at all
+            probe.result().adopt(session)  # raises why no request gets through at all
             return Agreement(MODERN, f"It {DISCOVERED}.")
         shake = asyncio.create_task(_initialize(session, limit))
         tasks.append(shake)
-        return await _first_usable(probe, shake)
+        return await _first_usable(session, probe, shake)
     finally:
         await end_tasks(tasks)
 
 
-async def _first_usable(probe: asyncio.Task[None], shake: asyncio.Task[str]) -> Agreement:
+async def _first_usable(
+    session: Session, probe: asyncio.Task[_Discovery], shake: asyncio.Task[str]
+) -> Agreement:
     waiting: set[asyncio.Task[Any]] = {task for task in (probe, shake) if not task.done()}
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         # Of two answers at once the handshake counts: it changed the server's state.
-        if shake in done and not _knows_no_handshake(shake.exception()):
-            return Agreement(HANDSHAKE, f"{_fate_of(probe)}; {SHOOK}{shake.result()}.")
         if probe in done and probe.exception() is None:
-            return Agreement(MODERN, f"It {DISCOVERED}, though late.")
+            await end_tasks([shake])
+            if shake.cancelled() or shake.exception() is not None:
+                probe.result().adopt(session)  # over what a handshake cut short has left
+                return Agreement(MODERN, f"It {DISCOVERED}, though late.")
+        if shake.done() and not _knows_no_handshake(shake.exception()):
+            return Agreement(HANDSHAKE, f"{_fate_of(probe)}; {SHOOK}{shake.result()}.")
     shake.result()  # raises: a server without a handshake, and the probe failed too
     raise AssertionError("a handshake that succeeded has returned above")
 
 
-def _fate_of(probe: asyncio.Task[None]) -> str:
+def _fate_of(probe: asyncio.Task[_Discovery]) -> str:
     error = probe.exception() if probe.done() else None
     if error is None:
         return f"It was silent on {DISCOVER} for {PROBE_PATIENCE:g} seconds"
@@ -146,11 +151,22 @@ def is_modern(error: BaseException | None) -> TypeGuard[RpcError]:
     return error.code in (HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY)
 
 
+@dataclass(frozen=True)
+class _Discovery:
+    """A usable answer to the probe; whoever decides for it adopts it."""
+
+    version: str
+    result: dict[str, Any]
+
+    def adopt(self, session: Session) -> None:
+        session.adopt(self.version, self.result, modern=True)
+
+
 class _NoCommonRevision(ServerError):
     """The server answers the probe but offers only revisions with a handshake."""
 
 
-async def _discover(session: Session, limit: TimeLimit) -> None:
+async def _discover(session: Session, limit: TimeLimit) -> _Discovery:
     try:
         result = await _ask_to_discover(session, LATEST_MODERN_VERSION, limit)
     except RpcError as error:
@@ -162,7 +178,7 @@ async def _discover(session: Session, limit: TimeLimit) -> None:
     common = _modern_among(result.get("supportedVersions"))
     if not common:
         raise _NoCommonRevision("The server offers no revision of this kind.")
-    session.adopt(common[-1], result, modern=True)
+    return _Discovery(common[-1], result)
 
 
 async def _ask_to_discover(session: Session, version: str, limit: TimeLimit) -> dict[str, Any]:

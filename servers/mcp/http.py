@@ -111,6 +111,8 @@ class HttpTransport(PostingTransport):
 
     def adopt(self, version: str) -> None:
         self._version = version
+        if self._modern:  # there are no sessions any more, also not one of a handshake cut short
+            self._session_id = ""
 
     def new_session(self) -> None:
         self._session_id = self._version = ""

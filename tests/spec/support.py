@@ -337,7 +337,9 @@ async def served(
     `http` are options of `FakeHttp`, all others those of the settings.
     """
     modern = revision == MODERN_VERSION
-    behaviour = replace(behaviour or Behaviour(), era="modern" if modern else "legacy")
+    behaviour = behaviour or Behaviour()
+    if behaviour.era != "both":
+        behaviour = replace(behaviour, era="modern" if modern else "legacy")
     if not modern:
         behaviour.versions = [revision]
         options.setdefault("remembered", {"mode": "handshake"})

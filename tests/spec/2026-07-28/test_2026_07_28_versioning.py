@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -161,6 +162,43 @@ class TestCompatibility(Spec):
         async with wire(way, "2025-06-18", remembered={}, script=script) as (server, connection):
             assert connection.protocol_version == "2025-06-18"
         assert server.methods()[:2] == ["server/discover", "initialize"]
+
+    @pytest.mark.parametrize("first", ["server/discover", "initialize"])
+    async def test_of_two_answers_at_once_only_one_counts(
+        self, way: str, first: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Compatibility Matrix: a dual-era server that starts slowly answers probe and handshake;
+        from then on all requests are of one era, and without what the other one left."""
+        monkeypatch.setattr("servers.mcp.handshake.PROBE_PATIENCE", 0.01)
+        gates = {"server/discover": asyncio.Event(), "initialize": asyncio.Event()}
+
+        async def script(message: Message) -> None:
+            if message["method"] in gates:
+                await gates[message["method"]].wait()
+
+        behaviour = Behaviour(era="both")
+        options: dict[str, Any] = {"script": script, "behaviour": behaviour, "remembered": {}}
+        async with served(way, "2025-11-25", **options) as (server, settings):
+
+            async def use() -> str:
+                async with connecting(server, settings) as connection:
+                    await connection.list_tools()
+                    await connection.call_tool("echo", {})
+                    return connection.mode
+
+            task = asyncio.create_task(use())
+            await server.until(lambda: len(server.methods()) == 2)
+            second = "initialize" if first == "server/discover" else "server/discover"
+            gates[first].set()
+            gates[second].set()
+            mode = await task
+        used = [heard for heard in server.heard if heard.message.get("method", "")[:6] == "tools/"]
+        metas = [heard.message.get("params", {}).get("_meta", {}) for heard in used]
+        assert [PREFIX + "protocolVersion" in meta for meta in metas] == [mode == "discover"] * 2
+        if isinstance(server, HttpServer):
+            versions = {heard.headers["mcp-protocol-version"] for heard in used}
+            assert versions == {REVISION if mode == "discover" else "2025-11-25"}
+            assert ["mcp-session-id" in heard.headers for heard in used] == [mode != "discover"] * 2
 
     @pytest.mark.parametrize(
         ("status", "body"),
