@@ -135,7 +135,7 @@ def progress(token: Any, **values: float) -> Message:
 
 
 class ToolsOfEach(Spec):
-    """Server Features, Tools."""
+    """Server Features, Tools (U22)."""
 
     content: tuple[Message, ...] = (TEXT, IMAGE, EMBEDDED)
 
@@ -223,7 +223,7 @@ class StructuredToolsOfEach(ToolsOfEach):
 
 
 class PaginationOfEach(Spec):
-    """Utilities, Pagination."""
+    """Utilities, Pagination (U22, A24)."""
 
     @pytest.mark.parametrize("cursor", ["eyJwYWdlIjogM30=", " ü\n%20\u2028", "", "null", "0"])
     async def test_cursors_go_back_as_they_came(self, way: str, cursor: str) -> None:

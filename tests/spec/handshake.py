@@ -46,7 +46,7 @@ def refusing_all_but(revision: str) -> Script:
 
 
 class LifecycleOfHandshakes(Spec):
-    """Lifecycle."""
+    """Lifecycle (U19)."""
 
     async def test_a_connection_begins_with_initialize_and_initialized(self, way: str) -> None:
         """Initialization: the request first, the notification behind its answer."""

@@ -79,7 +79,7 @@ class SendingOfStreamable(Spec):
 
 
 class ListeningOfStreamable(Spec):
-    """Transports, Streamable HTTP, Listening for Messages from the Server."""
+    """Transports, Streamable HTTP, Listening for Messages from the Server (B04)."""
 
     async def test_a_stream_is_opened_for_what_the_server_says_on_its_own(
         self, http_way: str
@@ -116,7 +116,7 @@ class ListeningOfStreamable(Spec):
 
 
 class SessionsOfStreamable(Spec):
-    """Transports, Streamable HTTP, Session Management."""
+    """Transports, Streamable HTTP, Session Management (U16, U17; B01)."""
 
     async def test_the_session_goes_with_every_request_behind_its_beginning(
         self, http_way: str

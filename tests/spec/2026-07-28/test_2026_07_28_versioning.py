@@ -63,7 +63,7 @@ def supporting(*versions: str) -> Message:
 
 
 class TestNegotiation(Spec):
-    """Versioning, Protocol Version Negotiation; Server, Discovery."""
+    """Versioning, Protocol Version Negotiation; Server, Discovery (U19)."""
 
     revision = REVISION
 
