@@ -5,7 +5,7 @@ Nothing here imports Django. The server's sheet, the command line and the docume
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -104,9 +104,3 @@ def size_words(size: int) -> str:
         if size and size % unit == 0:
             return f"{size // unit:,} {word}"
     return f"{size:,} bytes"
-
-
-def changed_words(options: Mapping[str, Any]) -> Iterator[str]:
-    """What is set, as `--set` takes it: `name=value`."""
-    for name, value in options.items():
-        yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"

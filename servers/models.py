@@ -23,6 +23,9 @@ class Server(models.Model):
         LOGIN_REQUIRED = "login_required", "Login required"
         FAILED = "failed", "Failed"
 
+    # It cannot be used as it is.
+    TROUBLED = (State.FAILED, State.LOGIN_REQUIRED)
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     name = models.CharField(max_length=64)
     description = models.CharField(max_length=500, blank=True)

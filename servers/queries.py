@@ -96,8 +96,7 @@ def latest_news(server_id: UUID, now: datetime) -> Check | None:
 
 def servers_in_trouble() -> tuple[list[Server], int]:
     """Enabled servers that cannot be used, those that broke last first, and how many there are."""
-    troubled = (Server.State.FAILED, Server.State.LOGIN_REQUIRED)
-    servers = Server.objects.filter(enabled=True, state__in=troubled)
+    servers = Server.objects.filter(enabled=True, state__in=Server.TROUBLED)
     # Ordered by the last success: what has never worked comes last.
     shown = servers.only(*LISTED).order_by(F("tested_at").desc(nulls_last=True), Lower("name"))
     found = list(shown[: TROUBLES + 1])

@@ -144,8 +144,7 @@ def _store_failed_start(server: Server, error: ServerError, masker: Masker) -> N
     with transaction.atomic():
         kept = store_failure(server, error, masker=masker)
         # What a run finds is worth a line where it is news, not every minute.
-        known = server.state in (Server.State.FAILED, Server.State.LOGIN_REQUIRED)
-        if kept and not known:
+        if kept and server.state not in Server.TROUBLED:
             _record_start(server, columns)
 
 

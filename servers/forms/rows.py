@@ -30,10 +30,6 @@ class Row:
     name_error: str = ""
     value_error: str = ""
 
-    @property
-    def is_blank(self) -> bool:
-        return not (self.name or self.value or self.kept)
-
 
 def stored_row(name: str, value: str) -> Row:
     """A row of a stored value: references as they are, anything else unseen."""

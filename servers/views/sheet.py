@@ -88,7 +88,7 @@ def _connection(server: Server) -> dict[str, Any]:
 def _health(server: Server, checks: list[Check]) -> dict[str, Any]:
     """What the last check knew beyond the server's own columns, and what comes next."""
     done = [check for check in checks if check.is_done]
-    troubled = server.state in (Server.State.FAILED, Server.State.LOGIN_REQUIRED)
+    troubled = server.state in Server.TROUBLED
     last = done[0] if done else None
     success = next((check for check in done if check.outcome == Check.Outcome.CONNECTED), None)
     return {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from servers.effective import changed_words, in_force, size_words, value_words
+from servers.effective import in_force, size_words, value_words
 from servers.limits import MIB, STANDARD, STRICT, Limits, RetryPolicy
 from servers.options import (
     BY_NAME,
@@ -305,9 +305,3 @@ def test_sizes_are_told_in_whole_units_or_to_the_byte() -> None:
     sizes = {0: "0 bytes", 1500: "1,500 bytes", 1536: "1,536 bytes", 16 * MIB: "16 MiB"}
     assert {size: size_words(size) for size in sizes} == sizes
     assert size_words(1024 * MIB) == "1 GiB"
-
-
-def test_what_is_set_can_be_set_again_elsewhere() -> None:
-    options = {"per_actor": True, "tool_timeout_secs": 300.0, "token_ref": "@T"}
-    pairs = [text.partition("=") for text in changed_words(options)]
-    assert {name: parse(name, value) for name, _, value in pairs} == options
