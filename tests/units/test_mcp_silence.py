@@ -120,6 +120,16 @@ async def test_one_option_bounds_the_calls_of_a_server_however_it_is_reached(way
         assert (await connection.call_tool("echo", {})).ok
 
 
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_request_limit_that_nobody_set_cuts_no_call(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F05, U42 as section 0 has it: else the slow classes would be dead over HTTP."""
+    async with reached(way, tool_timeout=30.0) as connection:
+        monkeypatch.setattr("servers.limits.REQUEST_TIMEOUT", 0.1)
+        assert (await connection.call_tool("sleep", {"seconds": 0.4})).text == "slept"
+
+
 async def test_leaving_ends_the_asking() -> None:
     """F15: nobody goes on thinking about a question of a connection that is gone."""
     asked, left = asyncio.Event(), asyncio.Event()
