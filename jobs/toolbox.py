@@ -248,13 +248,7 @@ class _Call:
     @property
     def limit(self) -> TimeLimit:
         settings = self.link.settings
-        over_http = settings is not None and settings.transport != "stdio"
-        return call_limit(
-            self.tool.name,
-            tool_timeout=settings.tool_timeout if settings else None,
-            request_timeout=settings.request_timeout if settings and over_http else None,
-            profile=settings.limits.call_seconds if settings else None,
-        )
+        return settings.call_limit(self.tool.name) if settings else call_limit(self.tool.name)
 
     def begin(self) -> None:
         """Record it, at the time when it was made; a second time does nothing."""

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from servers.limits import call_limit
 from servers.mcp.types import CallResult, ServerError, ServerUnavailable, Tool
 from servers.policy import Policy
 from servers.spawning import get_spawner
@@ -80,11 +79,7 @@ async def _slot(
     """A place among the server's calls, those of runs included (U5). Raises `ServerUnavailable`."""
     from servers.inflight import Busy, slot
 
-    wait = call_limit(
-        tool,
-        tool_timeout=settings.tool_timeout if timeout is None else timeout,
-        profile=settings.limits.call_seconds,
-    )
+    wait = settings.call_limit(tool, timeout)
     try:
         async with slot(server.pk, settings.max_inflight, wait=wait.seconds):
             yield

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 from mcp_types import URL_ELICITATION_REQUIRED
 
-from servers.limits import TimeLimit, call_limit
 from servers.mcp.clocks import Clock
 from servers.mcp.elicitation import ELICITATION, Questions, addresses_in
 from servers.mcp.errors import HttpRefusal, NothingSent, NotMcp, RpcError, SessionExpired
@@ -190,18 +189,6 @@ def timed_out(clock: Clock, *, in_doubt: bool) -> CallTimedOut:
         f"{words} {IN_DOUBT}" if in_doubt else words,
         "Raise the limit if the server needs longer.",
     )
-
-
-def limit_of(
-    settings: ConnectionSettings, name: str, timeout: float | None, *, over_http: bool
-) -> tuple[TimeLimit, TimeLimit]:
-    """A call's limit, and what cuts it whatever the progress: a request limit somebody set."""
-    request = settings.request_timeout if over_http else None
-    seconds = settings.tool_timeout if timeout is None else timeout
-    limit = call_limit(
-        name, tool_timeout=seconds, request_timeout=request, profile=settings.limits.call_seconds
-    )
-    return limit, TimeLimit(request or None, "request_timeout_secs")
 
 
 def _ms_since(start: float) -> float:

@@ -16,8 +16,8 @@ from typing import Any
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 from mcp_types import HEADER_MISMATCH, METHOD_NOT_FOUND
 
-from servers.limits import request_limit
-from servers.mcp.calls import Call, limit_of, timed_out
+from servers.limits import TimeLimit, request_limit
+from servers.mcp.calls import Call, timed_out
 from servers.mcp.clocks import Clock
 from servers.mcp.errors import NothingSent, RpcError, SessionExpired
 from servers.mcp.freshness import Freshness
@@ -143,8 +143,8 @@ class Connection:
         protocol are results. Raises `InvalidArguments` (nothing was sent), `CallTimedOut`,
         `ConnectionLost` and other `ServerError`.
         """
-        over_http = self.transport != "stdio"
-        limit, cut = limit_of(self._settings, name, timeout, over_http=over_http)
+        limit = self._settings.call_limit(name, timeout)
+        cut = TimeLimit(self._settings.call_cut, "request_timeout_secs")
         clock = Clock(limit, cut=cut, deadline=deadline)
         ongoing = Ongoing(clock, limit, on_progress, settled)
         try:

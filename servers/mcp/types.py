@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from servers.limits import MAX_INFLIGHT_CALLS, STANDARD, Limits, RetryPolicy
+from servers import limits as rules
+from servers.limits import MAX_INFLIGHT_CALLS, STANDARD, Limits, RetryPolicy, TimeLimit
 
 TransportKind = Literal["http", "stdio", "unix"]
 
@@ -48,6 +49,20 @@ class ConnectionSettings:
     strict_initialized_ack: bool = False  # U18
     remembered: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    @property
+    def call_cut(self) -> float | None:
+        """Seconds that end any call whatever its progress: a request limit that somebody set."""
+        return None if self.transport == "stdio" else self.request_timeout or None
+
+    def call_limit(self, tool: str, timeout: float | None = None) -> TimeLimit:
+        """How long a call of `tool` may take; `timeout` stands in for the server's own limit."""
+        return rules.call_limit(
+            tool,
+            tool_timeout=self.tool_timeout if timeout is None else timeout,
+            request_timeout=self.call_cut,
+            profile=self.limits.call_seconds,
+        )
 
     def __repr__(self) -> str:
         """Without addresses, headers, arguments and environment: they may hold secrets."""

@@ -11,7 +11,7 @@ import pytest
 
 from servers.limits import STANDARD, STRICT, RetryPolicy
 from servers.mcp import session as session_module
-from servers.mcp.calls import IN_DOUBT, limit_of
+from servers.mcp.calls import IN_DOUBT
 from servers.mcp.client import Connection, connect
 from servers.mcp.types import CallTimedOut, ConnectionLost, ServerError
 from tests.fakes.mcp_helpers import (
@@ -357,7 +357,7 @@ def test_the_profile_stands_in_for_a_limit_that_nobody_set(
     options: dict[str, object], tool: str, seconds: float | None, words: str
 ) -> None:
     """A37, U44-U48."""
-    limit, _ = limit_of(http_settings("http://h/mcp", **options), tool, None, over_http=True)
+    limit = http_settings("http://h/mcp", **options).call_limit(tool)
     assert limit.seconds == seconds
     assert limit.option.startswith(words)
 
