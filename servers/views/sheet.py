@@ -25,7 +25,7 @@ from umpteenth.core.htmx import Request, render_page
 
 STRIP_FOR = timedelta(days=7)
 MOST_BARS = 60
-BAR_WIDTH, BAR_STEP, STRIP_HEIGHT, GOOD_HEIGHT = 5, 7, 20, 8
+BAR_STEP, STRIP_HEIGHT, GOOD_HEIGHT = 7, 20, 8
 
 
 @dataclass(frozen=True)
