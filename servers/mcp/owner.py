@@ -68,9 +68,16 @@ class Owner(Generic[T]):
         self._leaving.set()
         if not self._ready.done():
             self._task.cancel()
-        await asyncio.wait({self._task})
+        cancelled: asyncio.CancelledError | None = None
+        while not self._task.done():
+            try:
+                await asyncio.wait({self._task})
+            except asyncio.CancelledError as error:  # it takes seconds at most
+                cancelled = error
         if not self._ready.cancelled() and self._ready.done():
             self._ready.exception()  # seen, so that nothing is reported as never retrieved
+        if cancelled is not None:
+            raise cancelled
 
     async def _run(self) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,9 +35,6 @@ from mcp_types import (
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
     ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCResponse,
 )
 
 from servers.limits import MAX_INSTRUCTIONS, TimeLimit
@@ -93,7 +91,7 @@ class Session:
         self.on_tools_changed: Callable[[], None] = _look_away
         self.on_changes_missed: Callable[[], None] = _look_away
         self._dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
-            transport.incoming, Outgoing(transport, self._may_send)
+            transport.incoming, Outgoing(transport, self._answers)
         )
         self._task: asyncio.Task[None] | None = None
         self._last_id = 0
@@ -174,7 +172,7 @@ class Session:
     def _of_known_type(self, result: dict[str, Any]) -> dict[str, Any]:
         """Without a type it is complete (spec 2026-07-28, Overview, ResultType)."""
         kind = result.get("resultType")
-        if self.modern and kind is not None and kind not in CORE_RESULT_TYPES:
+        if self.modern and kind is not None and not _is_core(kind):
             shown = own_words(str(kind), 50)
             raise NotMcp(f"The server's result has the unknown type “{shown}”.")
         return result
@@ -331,9 +329,9 @@ class Session:
             raise MCPError(code=METHOD_NOT_FOUND, message=f"Umpteenth does not offer {method}.")
         raise MCPError(code=METHOD_NOT_FOUND, message="Method not found")
 
-    def _may_send(self, message: JSONRPCMessage) -> bool:
+    def _answers(self) -> bool:
         """From 2026-07-28 on servers put no requests, and clients never answer any."""
-        return not (self.modern and isinstance(message, JSONRPCResponse | JSONRPCError))
+        return not self.modern
 
     async def _on_notify(
         self,
@@ -395,14 +393,19 @@ def _look_away() -> None:
     pass
 
 
+def _is_core(kind: Any) -> bool:
+    return isinstance(kind, str) and kind in CORE_RESULT_TYPES
+
+
 def _number(value: Any) -> float | None:
     """A number that can be shown; a server may send one of any size."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _text(value: Any, limit: int = 200) -> str:

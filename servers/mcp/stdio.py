@@ -17,7 +17,13 @@ from dataclasses import dataclass
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
+from mcp_types import (
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 
 from servers.limits import STDERR_TAIL_BYTES
 from servers.mcp.messages import decode_json, encode, read_messages
@@ -114,11 +120,13 @@ def _not_executable(command: str) -> ServerUnavailable:
 async def _stop(process: StdioProcess) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         process.stdin.close()
-    with contextlib.suppress(TimeoutError):
-        async with deadlines.timeout(CLOSE_GRACE):
-            await process.wait()
-    # Always: what the server started may live on without it (C09).
-    await process.kill()
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with deadlines.timeout(CLOSE_GRACE):
+                await process.wait()
+    finally:
+        # Always: what the server started may live on without it (C09).
+        await process.kill()
 
 
 class StdioTransport(InboxTransport):
@@ -181,9 +189,14 @@ class StdioTransport(InboxTransport):
         if isinstance(item.message, JSONRPCRequest):
             self._open.add(item.message.id)
         try:
-            self._process.stdin.write(encode(item.message) + b"\n")
-            if isinstance(item.message, JSONRPCRequest):
-                await self._process.stdin.drain()  # a notice must not wait for a deaf server
+            line = encode(item.message) + b"\n"
+            # A notice must not wait for a deaf server; nothing else may pile up before one.
+            waits = not isinstance(item.message, JSONRPCNotification)
+            if waits:
+                await self._process.stdin.drain()
+            self._process.stdin.write(line)
+            if waits:
+                await self._process.stdin.drain()
         except (OSError, RuntimeError):
             # The readers see the end too and can say why; here nobody may wait for ever.
             raise anyio.BrokenResourceError from None

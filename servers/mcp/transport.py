@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
-from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage
+from mcp_types import ErrorData, JSONRPCError, JSONRPCResponse
 
 from servers.mcp.types import ConnectionLost, ConnectionSettings, ServerError
 
@@ -22,6 +22,9 @@ Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 
 # The code of an answer that a transport makes up; the error itself travels in `data`.
 TRANSPORT_ERROR = -32000
+# Answers to the server's own requests that are on their way at once: each may be a POST, and a
+# server that asks more than it takes answers for goes without.
+MAX_ANSWERS = 32
 
 
 class Transport(Protocol):
@@ -65,15 +68,23 @@ class Transport(Protocol):
 
 
 class Outgoing:
-    """The transport's sending side as the dispatcher wants it, for what `may_send` lets pass."""
+    """The transport's sending side as the dispatcher wants it; `answers` tells whether requests of
+    the server are answered."""
 
-    def __init__(self, transport: Transport, may_send: Callable[[JSONRPCMessage], bool]) -> None:
+    def __init__(self, transport: Transport, answers: Callable[[], bool]) -> None:
         self._transport = transport
-        self._may_send = may_send
+        self._answers = answers
+        self._answering = 0
 
     async def send(self, item: SessionMessage) -> None:
-        if self._may_send(item.message):
+        if not isinstance(item.message, JSONRPCResponse | JSONRPCError):
             await self._transport.send(item)
+        elif self._answers() and self._answering < MAX_ANSWERS:
+            self._answering += 1
+            try:
+                await self._transport.send(item)
+            finally:
+                self._answering -= 1
 
     async def aclose(self) -> None:
         """Nothing: the transport outlives its dispatcher."""

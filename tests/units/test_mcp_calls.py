@@ -243,6 +243,7 @@ async def test_a_progress_callback_that_fails_costs_nothing(
         '{"progressToken": "' + "9" * 5000 + '", "progress": 1}',
         "[]",
         '{"progressToken": 3, "progress": NaN}',
+        '{"progressToken": 3, "progress": 1e400}',
     ],
 )
 async def test_progress_of_any_shape_harms_no_call(params: str) -> None:

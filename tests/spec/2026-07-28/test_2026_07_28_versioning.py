@@ -250,7 +250,7 @@ class TestResults(Spec):
             result = await connection.call_tool("echo", {})
         assert (result.ok, result.text) == (True, "done")
 
-    @pytest.mark.parametrize("kind", ["task", "", 5])
+    @pytest.mark.parametrize("kind", ["task", "", 5, ["complete"], {"complete": 1}])
     async def test_a_result_of_an_unknown_type_is_invalid(self, way: str, kind: Any) -> None:
         """Any value unrecognized by the client."""
         script = on("tools/call", {"result": {**text("done"), "resultType": kind}})
