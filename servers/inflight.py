@@ -4,7 +4,7 @@ Every call takes a ticket of its server's line. The oldest tickets that have not
 slots, as many as the server's limit says; the others wait, first come first served. A ticket is a
 lease: the heartbeat of the run that holds it renews it, its end drops it, and of a worker that
 died nothing is left after `LEASE`. The line is kept in Redis where there is one
-(`servers.inflight_redis`), in the database where not.
+(`servers.inflight_redis`), in the database where not (`servers.inflight_database`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ from itertools import count
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
-from django.db import DatabaseError, connection, transaction
-from django.db.models.functions import Now
-from django.utils import timezone
+from django.db import DatabaseError
 
-from servers.models import CallTicket
 from umpteenth.core import deadlines
 from umpteenth.core.connections import Database, closing
 from umpteenth.core.live import redis_url
@@ -96,115 +93,6 @@ class Store(Protocol):
         ...
 
 
-class DatabaseStore:
-    """The line as rows. Their numbers are given under a lock, so that no older one shows up
-    later; expired ones are as good as gone.
-
-    `turn` is on the way of every call and says its SQL itself: that takes a third of the time.
-    """
-
-    def turn(
-        self,
-        server_id: UUID,
-        holder: str,
-        *,
-        limit: int,
-        take: int = 0,
-        leave: Sequence[int] = (),
-        waiting: Sequence[int] = (),
-    ) -> Turn:
-        if not take:  # a look and a departure need no lock
-            self._delete(leave)
-            return self._look(server_id, limit, [], waiting)
-        with transaction.atomic():
-            _lock(server_id)
-            self._delete(leave)
-            taken = _insert(server_id, holder, take)
-            return self._look(server_id, limit, taken, waiting)
-
-    def renew(self, holder: str) -> None:
-        _live().filter(holder=holder).update(expires_at=_now() + LEASE)
-
-    def drop(self, holder: str) -> None:
-        CallTicket.objects.filter(holder=holder).delete()
-
-    def sweep(self) -> int:
-        expired = CallTicket.objects.filter(expires_at__lte=_now())
-        # A look first: a write would lock a file once a second for nothing.
-        return expired.delete()[0] if expired.exists() else 0
-
-    def _delete(self, ids: Sequence[int]) -> None:
-        if ids:
-            marks = ", ".join(["%s"] * len(ids))
-            with connection.cursor() as cursor:
-                cursor.execute(f"DELETE FROM {_TABLE} WHERE id IN ({marks})", list(ids))
-
-    def _look(self, server_id: UUID, limit: int, taken: list[int], waiting: Sequence[int]) -> Turn:
-        if not (taken or waiting):
-            return Turn()
-        oldest = frozenset(_oldest(server_id, limit))
-        alive = frozenset(taken)
-        if waiting:
-            alive |= frozenset(_live().filter(pk__in=waiting).values_list("pk", flat=True))
-        return Turn(taken, oldest & alive, frozenset(waiting) - alive)
-
-
-_TABLE: Final = CallTicket._meta.db_table
-
-
-def _insert(server_id: UUID, holder: str, number: int) -> list[int]:
-    """New tickets, in order."""
-    moment, given = _moment(LEASE)
-    row = [_uuid(server_id), holder, *given]
-    rows = ", ".join([f"(%s, %s, {moment})"] * number)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO {_TABLE} (server_id, holder, expires_at) VALUES {rows} RETURNING id",
-            row * number,
-        )
-        return sorted(number for (number,) in cursor.fetchall())
-
-
-def _oldest(server_id: UUID, limit: int) -> list[int]:
-    """The tickets that hold the server's slots."""
-    moment, given = _moment(timedelta())
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT id FROM {_TABLE} WHERE server_id = %s AND expires_at > {moment}"
-            " ORDER BY id LIMIT %s",
-            [_uuid(server_id), *given, limit],
-        )
-        return [number for (number,) in cursor.fetchall()]
-
-
-def _moment(after: timedelta) -> tuple[str, list[Any]]:
-    """The database's time and some more, as SQL and its parameters."""
-    if connection.vendor == "postgresql":
-        return "STATEMENT_TIMESTAMP() + %s", [after]
-    return "%s", [connection.ops.adapt_datetimefield_value(timezone.now() + after)]
-
-
-def _uuid(value: UUID) -> Any:
-    return CallTicket._meta.get_field("server").get_db_prep_value(value, connection, prepared=False)
-
-
-def _live() -> Any:
-    return CallTicket.objects.filter(expires_at__gt=_now())
-
-
-def _now() -> Any:
-    """The database's clock, without a question of its own."""
-    return Now() if connection.vendor == "postgresql" else timezone.now()
-
-
-def _lock(server_id: UUID) -> None:
-    """One at a time for this server until the transaction ends. Not the server's row: whoever
-    rewrites its tools would hold up its calls. A file has one writer anyway."""
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [server_id.int % 2**63])
-
-
 def store() -> Store:
     """Where this installation keeps its lines."""
     return _store(redis_url())
@@ -216,6 +104,8 @@ def _store(url: str) -> Store:
         from servers.inflight_redis import RedisStore
 
         return RedisStore(url)
+    from servers.inflight_database import DatabaseStore
+
     return DatabaseStore()
 
 

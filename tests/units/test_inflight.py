@@ -14,7 +14,8 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from servers import inflight
-from servers.inflight import DatabaseStore, Line, Store, StoreAway
+from servers.inflight import Line, Store, StoreAway
+from servers.inflight_database import DatabaseStore
 from servers.models import CallTicket, Server
 from tests.fakes.lines import (
     CAP,
