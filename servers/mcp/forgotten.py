@@ -17,7 +17,8 @@ from servers.mcp.types import ServerError
 
 _WORDS: Final = re.compile(
     r"\bsession\b.{0,60}\b(not found|not exist|unknown|expired|invalid|terminated|closed|missing"
-    r"|required|no longer)|\b(no|unknown|invalid|expired|missing|no valid) (mcp[- ])?session",
+    r"|required|no longer)|\b(no|unknown|invalid|expired|missing|no valid) (mcp[- ])?session"
+    r"|\bserver (is )?not initialized\b",  # one that has one session only, after its restart
     re.IGNORECASE | re.DOTALL,
 )
 # The codes of servers' transports; a tool may speak of sessions of its own under any other.

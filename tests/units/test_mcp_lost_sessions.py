@@ -15,10 +15,12 @@ from tests.fakes.mcp_server import TOOLS, Message
 
 LOST: Message = {"code": -32600, "message": "Session not found"}
 NOBODYS: Message = {"jsonrpc": "2.0", "id": None, "error": LOST}
+NOT_INITIALIZED: Message = {"code": -32000, "message": "Bad Request: Server not initialized"}
 DISGUISES = {
     "event": Reply(200, {"content-type": EVENTS}, event({"jsonrpc": "2.0", "error": LOST})),
     "json": json_reply(NOBODYS),
     "400": json_reply(NOBODYS, 400),
+    "restarted": json_reply({"jsonrpc": "2.0", "id": None, "error": NOT_INITIALIZED}, 400),
     "401": Reply(401),
 }
 
@@ -60,7 +62,7 @@ async def test_a_server_that_forgets_every_session_at_once_is_not_asked_for_ever
 async def test_a_list_that_meets_a_lost_session_in_disguise_fails_at_once_and_the_next_is_fine(
     reply: Reply,
 ) -> None:
-    """B02: no hang, and a connection that works again on its next use."""
+    """B01, B02: no hang, and a connection that works again on its next use."""
     lost = [reply]
 
     def script(request: Request) -> Reply | None:
