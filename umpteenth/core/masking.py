@@ -18,6 +18,7 @@ import base64
 import html
 import json
 import re
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,7 @@ _PLACEHOLDER = re.compile(r"\[secret [^\[\]]{1,300}\]")
 _URL_SAFE = ("", "/", "!'()*", "!$&'()*+,;=:@", "!$&'()*+,;=:@/?", "!#$%&'()*+,/:;=?@[]~")
 _HEAD = 4  # characters by which the beginning of a form is recognised
 _PIECE = 256 * 1024  # characters masked at a time
+_SMALL = 1024  # characters that are searched once more if they hold something
 _LARGE_INTEGER = 10**4000  # Python refuses to write longer ones as text
 
 
@@ -141,6 +143,7 @@ class _Index:
     def __init__(self) -> None:
         self.forms: dict[str, str] = {}
         self.placeholders: set[str] = set()
+        self.shortest = sys.maxsize
         self.longest = 0
         # gram + stride - 1 is the shortest form that the grid cannot miss.
         self.short = _Grid(gram=4, stride=3)
@@ -152,6 +155,7 @@ class _Index:
         for form in forms_of(value):
             if form not in self.forms:
                 self.forms[form] = mark
+                self.shortest = min(self.shortest, len(form))
                 (self.long if len(form) >= 16 else self.short).add(form)
                 self._add_head(form)
         if mark not in self.placeholders:
@@ -164,6 +168,17 @@ class _Index:
         self.heads[head] = (*self.heads.get(head, ()), form)
         for length in range(1, _HEAD):
             self.heads.setdefault(form[:length], ())
+
+    def may_be_in(self, text: str) -> bool:
+        """False only where nothing is to be replaced: the quick answer for small texts.
+
+        A JSON value from a server may hold millions of them.
+        """
+        if len(text) < self.shortest:
+            return False
+        if len(text) > _SMALL:
+            return True
+        return any(True for grid in (self.short, self.long) for _ in grid.find(text))
 
     def unfinished(self, text: str) -> int:
         """Where the end of the text may be the beginning of a form; its length if nowhere."""
@@ -241,7 +256,7 @@ class Masker:
 
     def mask(self, text: str) -> str:
         index = self._index
-        if not index.forms:
+        if not index.may_be_in(text):
             return text
         stream = MaskStream(index)
         # In pieces, which bounds the memory for a text that is one value over and over.
