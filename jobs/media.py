@@ -7,6 +7,8 @@ are known to be harmless get one that a page shows in place. This module imports
 from __future__ import annotations
 
 import binascii
+import mimetypes
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +19,7 @@ MAX_RUN_BYTES: Final = 256 * 1024 * 1024  # of all files of a run
 MAX_RUN_FILES: Final = 1000
 
 UNKNOWN: Final = "application/octet-stream"
+MAX_TYPE: Final = 100  # characters, what the column of artifacts holds
 NOT_BASE64: Final = "Its data is not base64."
 EMPTY: Final = "It is empty."
 TOO_LARGE: Final = f"It is larger than {MAX_BYTES // (1024 * 1024)} MiB and was not kept."
@@ -26,6 +29,7 @@ RUN_IS_FULL: Final = (
 )
 NOT_STORED: Final = "It could not be stored."
 
+_ZIP: Final = "application/zip"
 # (offset, bytes, type, extension); the first match counts.
 _MAGIC: Final[tuple[tuple[int, bytes, str, str], ...]] = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png", "png"),
@@ -43,7 +47,8 @@ _MAGIC: Final[tuple[tuple[int, bytes, str, str], ...]] = (
     (0, b"\xff\xf3", "audio/mpeg", "mp3"),
     (0, b"\xff\xf2", "audio/mpeg", "mp3"),
     (0, b"%PDF-", "application/pdf", "pdf"),
-    (0, b"PK\x03\x04", "application/zip", "zip"),
+    (0, b"PK\x03\x04", _ZIP, "zip"),
+    (0, b"\x1f\x8b\x08", "application/gzip", "gz"),
 )
 # Containers that hold films as well: sound only where the server calls it so.
 _SOUND_MAGIC: Final[tuple[tuple[int, bytes, str, str], ...]] = (
@@ -51,6 +56,30 @@ _SOUND_MAGIC: Final[tuple[tuple[int, bytes, str, str], ...]] = (
     (4, b"ftyp", "audio/mp4", "m4a"),
 )
 _RIFF = ("image/webp", "audio/wav")
+# RFC 6838, section 4.2: two restricted names.
+_SANE_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*")
+# Text, pages and programs, which some reader might run; and what holds other types.
+_ACTIVE: Final = re.compile(
+    r"(text|multipart|message)/.*|.*([+/]xml|html.*|script|svg.*|flash|shell|-c?sh|python.*)"
+    r"|.*(msdos|msdownload|executable|installer|archive-program|ms-shortcut|java|sharedlib).*"
+)
+# Python's own table, since that of the machine differs from place to place.
+_NAMES: Final = mimetypes.MimeTypes(filenames=())
+_EXTENSIONS: Final[Mapping[str, str]] = {
+    "application/gzip": "gz",
+    "application/x-gzip": "gz",
+    "application/epub+zip": "epub",
+    "application/vnd.apache.parquet": "parquet",
+    "application/vnd.sqlite3": "sqlite",
+    "application/x-7z-compressed": "7z",
+    "application/x-bzip2": "bz2",
+    "application/x-xz": "xz",
+    "application/zstd": "zst",
+    "font/woff2": "woff2",
+    "image/avif": "avif",
+    "image/heic": "heic",
+    "image/tiff": "tiff",
+}
 # Line ends are harmless, and some encoders write the alphabet for addresses.
 _TIDY = str.maketrans({"-": "+", "_": "/", "\n": None, "\r": None, " ": None, "\t": None})
 
@@ -109,17 +138,40 @@ def decode(data: object) -> bytes | None:
 
 
 def true_type(body: bytes, declared: str = "", kind: str = "") -> tuple[str, str]:
-    """Media type and extension by the first bytes; text keeps a harmless type of its own."""
+    """Media type and extension by the first bytes; text keeps a harmless type of its own.
+
+    What they do not tell is what the server says that it is, if nothing can come of that.
+    """
     is_sound = kind == "audio" or declared.startswith("audio/")
     for offset, magic, media_type, extension in _MAGIC + (_SOUND_MAGIC if is_sound else ()):
         if body[offset : offset + len(magic)] != magic:
             continue
         if media_type in _RIFF and not body.startswith(b"RIFF"):
             continue
+        if media_type == _ZIP:  # documents, books and the like are archives as well
+            return _believed(declared) or (media_type, extension)
         return media_type, extension
     if _reads_as_text(body):
         return "text/plain", "txt"
-    return UNKNOWN, "bin"
+    return _believed(declared) or (UNKNOWN, "bin")
+
+
+def is_harmless(media_type: str) -> bool:
+    """Whether a download may be called so: two names, and nothing that a reader would run."""
+    return (
+        len(media_type) <= MAX_TYPE
+        and _SANE_TYPE.fullmatch(media_type) is not None
+        and _ACTIVE.fullmatch(media_type) is None
+    )
+
+
+def _believed(declared: str) -> tuple[str, str] | None:
+    """None for types whose first bytes are known: it would be one of them by its bytes."""
+    media_type = declared.partition(";")[0].strip()
+    if media_type in _TOLD_BY_BYTES or not is_harmless(media_type):
+        return None
+    guessed = (_NAMES.guess_extension(media_type) or "").removeprefix(".")
+    return media_type, _EXTENSIONS.get(media_type, guessed) or "bin"
 
 
 def _reads_as_text(body: bytes) -> bool:
@@ -180,3 +232,6 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "audio/aac": ("audio/aacp", "audio/mpeg"),
     "text/plain": ("image/svg+xml",),  # never shown as a picture, so nobody is misled
 }
+_TOLD_BY_BYTES: Final = frozenset(
+    {UNKNOWN, *(row[2] for row in (*_MAGIC, *_SOUND_MAGIC))}.union(*_ALIASES.values())
+)

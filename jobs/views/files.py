@@ -18,6 +18,7 @@ from django.shortcuts import get_object_or_404
 from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_GET
 
+from jobs.media import UNKNOWN, is_harmless
 from jobs.models import Artifact, Blob, Run
 from umpteenth.core.htmx import Request
 
@@ -52,9 +53,13 @@ def artifact(request: Request, pk: UUID, artifact_id: UUID) -> HttpResponseBase:
         found.path,
         name=PurePosixPath(found.name).name or "artifact",
         size=found.size,
-        media_type=found.media_type.lower() if inline else "application/octet-stream",
+        media_type=_sent_type(found.media_type.lower(), inline=inline),
         inline=inline,
     )
+
+
+def _sent_type(media_type: str, *, inline: bool) -> str:
+    return media_type if inline or is_harmless(media_type) else UNKNOWN
 
 
 @require_GET

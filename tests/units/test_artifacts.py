@@ -32,7 +32,10 @@ def url_of(item: Artifact) -> str:
     return f"/runs/{item.run_id}/artifacts/{item.pk}/"
 
 
-@pytest.mark.parametrize("media_type", ["text/html", "image/svg+xml", "application/pdf", ""])
+@pytest.mark.parametrize(
+    "media_type",
+    ["text/html", "image/svg+xml", "application/xhtml+xml", "application/javascript", "a b/c", ""],
+)
 @pytest.mark.parametrize("query", ["", "?inline=1"])
 def test_a_page_made_by_a_script_is_a_download_in_a_sandbox(
     member_client: Client, run: Run, media_type: str, query: str
@@ -44,6 +47,18 @@ def test_a_page_made_by_a_script_is_a_download_in_a_sandbox(
     assert response["X-Content-Type-Options"] == "nosniff"
     assert response["Content-Security-Policy"] == "sandbox; default-src 'none'"
     assert response.getvalue() == b"<script>alert(1)</script>"
+
+
+@pytest.mark.parametrize("media_type", ["application/gzip", "application/pdf", "video/mp4"])
+@pytest.mark.parametrize("query", ["", "?inline=1"])
+def test_a_file_that_nothing_runs_is_a_download_of_its_own_type(
+    member_client: Client, run: Run, media_type: str, query: str
+) -> None:
+    response = member_client.get(url_of(stored(run, "calls/s1-1.gz", media_type)) + query)
+    assert response["Content-Disposition"] == 'attachment; filename="s1-1.gz"'
+    assert response["Content-Type"] == media_type
+    assert response["X-Content-Type-Options"] == "nosniff"
+    assert response["Content-Security-Policy"] == "sandbox; default-src 'none'"
 
 
 @pytest.mark.parametrize("media_type", ["image/png", "image/WEBP", "audio/mpeg"])

@@ -63,6 +63,54 @@ class TestTrueType:
     ) -> None:
         assert media.true_type(body, "image/png" if kind == "image" else "", kind) == expected
 
+    @pytest.mark.parametrize(
+        ("declared", "expected"),
+        [
+            ("application/x-xz", ("application/x-xz", "xz")),
+            ("application/vnd.apache.parquet; v=1", ("application/vnd.apache.parquet", "parquet")),
+            ("application/x-tar", ("application/x-tar", "tar")),
+            ("application/vnd.nobody.knows", ("application/vnd.nobody.knows", "bin")),
+            ("video/mp4", ("video/mp4", "mp4")),
+            ("image/tiff", ("image/tiff", "tiff")),
+            # These would be known by their bytes.
+            ("image/png", (media.UNKNOWN, "bin")),
+            ("image/jpg", (media.UNKNOWN, "bin")),
+            ("application/pdf", (media.UNKNOWN, "bin")),
+            # A reader might run these.
+            ("text/html", (media.UNKNOWN, "bin")),
+            ("image/svg+xml", (media.UNKNOWN, "bin")),
+            ("application/xml", (media.UNKNOWN, "bin")),
+            ("application/javascript", (media.UNKNOWN, "bin")),
+            ("application/x-sh", (media.UNKNOWN, "bin")),
+            ("application/x-msdownload", (media.UNKNOWN, "bin")),
+            # These are no types.
+            ("application", (media.UNKNOWN, "bin")),
+            ("application/x\r\nset-cookie", (media.UNKNOWN, "bin")),
+            ("a/b/c", (media.UNKNOWN, "bin")),
+            (f"application/{'x' * 100}", (media.UNKNOWN, "bin")),
+        ],
+    )
+    def test_what_the_bytes_do_not_tell_is_what_the_server_says_if_it_is_harmless(
+        self, declared: str, expected: tuple[str, str]
+    ) -> None:
+        assert media.true_type(b"\0\1\2\3", declared, "resource") == expected
+
+    @pytest.mark.parametrize(
+        ("declared", "expected"),
+        [
+            ("application/epub+zip", ("application/epub+zip", "epub")),
+            ("application/zip", ("application/zip", "zip")),
+            ("text/html", ("application/zip", "zip")),
+            ("", ("application/zip", "zip")),
+        ],
+    )
+    def test_an_archive_may_be_a_document(self, declared: str, expected: tuple[str, str]) -> None:
+        assert media.true_type(b"PK\x03\x04\0", declared, "resource") == expected
+
+    def test_gzip_is_known_by_its_bytes(self) -> None:
+        body = b"\x1f\x8b\x08\0\xe9"
+        assert media.true_type(body, "text/plain") == ("application/gzip", "gz")
+
 
 class TestDecode:
     @given(st.binary(max_size=300))
