@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -80,6 +80,10 @@ class Store(Protocol):
         waiting: Sequence[int] = (),
     ) -> Turn:
         """Give tickets back, take new ones, and look who holds a slot. Raises `StoreAway`."""
+        ...
+
+    def keep_only(self, server_id: UUID, holder: str, ids: Collection[int]) -> None:
+        """Give back every other ticket that the holder has at this server."""
         ...
 
     def renew(self, holder: str) -> None:
@@ -188,7 +192,7 @@ class _Batch:
     wanted: list[_Request] = field(default_factory=list)
     waiting: list[_Request] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
-    held: int = 0
+    held: frozenset[int] = frozenset()
 
     @property
     def limit(self) -> int:
@@ -204,6 +208,9 @@ class _Visit:
         self._holder = holder
         self._look = look
         self._makeshift = count(-1, -1)
+        # Whether a visit failed: what it was to take or to give back may be there all the same,
+        # and heartbeats would renew it for as long as the run lasts.
+        self._unsure = False
 
     def __call__(self, batch: _Batch) -> tuple[Turn, Any]:
         """The turn, and what `look` saw if somebody gets a slot."""
@@ -214,22 +221,33 @@ class _Visit:
         return turn, seen
 
     def _turn(self, batch: _Batch) -> Turn:
-        waiting = [request.id for request in batch.waiting]
         try:
-            return self._store.turn(
-                self.server_id,
-                self._holder,
-                limit=batch.limit,
-                take=len(batch.wanted),
-                # Makeshift tickets (below) are nowhere but here.
-                leave=[number for number in batch.left if number > 0],
-                waiting=waiting,
-            )
+            return self._real_turn(batch)
         except StoreAway:
+            self._unsure = True
             # Better a bound for each holder alone than no calls; the leases run out meanwhile.
             taken = [next(self._makeshift) for _ in batch.wanted]
-            free = max(0, batch.limit - batch.held)
+            free = max(0, batch.limit - len(batch.held))
+            waiting = [request.id for request in batch.waiting]
             return Turn(taken, frozenset([*waiting, *taken][:free]))
+        except Exception:
+            self._unsure = True
+            raise
+
+    def _real_turn(self, batch: _Batch) -> Turn:
+        waiting = [request.id for request in batch.waiting]
+        if self._unsure:
+            self._store.keep_only(self.server_id, self._holder, {*batch.held, *waiting})
+            self._unsure = False
+        return self._store.turn(
+            self.server_id,
+            self._holder,
+            limit=batch.limit,
+            take=len(batch.wanted),
+            # Makeshift tickets (above) are nowhere but here.
+            leave=[number for number in batch.left if number > 0],
+            waiting=waiting,
+        )
 
 
 class _Queue:
@@ -293,7 +311,7 @@ class _Queue:
         """Visit the store while there is something to do; end when there is not."""
         while self._wanted or self._waiting or self._left:
             self._changed.clear()
-            batch = _Batch(self._wanted, self._waiting[:], self._left, len(self._held))
+            batch = _Batch(self._wanted, self._waiting[:], self._left, frozenset(self._held))
             self._wanted, self._left = [], []
             try:
                 turn, seen = await self._database(partial(self._visit, batch))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -41,6 +41,10 @@ class DatabaseStore:
             self._delete(leave)
             taken = _insert(server_id, holder, take)
             return self._look(server_id, limit, taken, waiting)
+
+    def keep_only(self, server_id: UUID, holder: str, ids: Collection[int]) -> None:
+        mine = CallTicket.objects.filter(server_id=server_id, holder=holder)
+        mine.exclude(pk__in=ids).delete()
 
     def renew(self, holder: str) -> None:
         _live().filter(holder=holder).update(expires_at=_now() + LEASE)

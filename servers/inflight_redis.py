@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -71,6 +71,23 @@ return answer
 """.replace("PREFIX", f"'{PREFIX}'").replace("LEASE", str(_LEASE_MS))
 )
 
+# ARGV: server, holder, the members to keep.
+_KEEP_ONLY: Final = (
+    _PURGE
+    + """
+local server, holder = ARGV[1], ARGV[2]
+local line, lease = purge(server)
+local kept = {}
+for at = 3, #ARGV do kept[ARGV[at]] = true end
+for _, member in ipairs(redis.call('ZRANGE', line, 0, -1)) do
+  if string.sub(member, -#holder - 1) == ':' .. holder and not kept[member] then
+    redis.call('ZREM', line, member)
+    redis.call('ZREM', lease, member)
+  end
+end
+"""
+)
+
 # ARGV: holder, 'renew' or 'drop'.
 _HOLDER: Final = (
     _PURGE
@@ -109,6 +126,7 @@ class RedisStore:
         )
         self._errors = (RedisError, OSError)
         self._turn: Callable[..., Any] = client.register_script(_TURN)
+        self._keep_only: Callable[..., Any] = client.register_script(_KEEP_ONLY)
         self._holder: Callable[..., Any] = client.register_script(_HOLDER)
         self._quiet_until = 0.0
 
@@ -132,6 +150,10 @@ class RedisStore:
             frozenset(number for number, rank in asked if 0 <= rank < limit),
             frozenset(number for number, rank in asked if rank < 0),
         )
+
+    def keep_only(self, server_id: UUID, holder: str, ids: Collection[int]) -> None:
+        members = [f"{number}:{holder}" for number in ids]
+        self._ask(lambda: self._keep_only(args=[str(server_id), holder, *members]))
 
     def renew(self, holder: str) -> None:
         self._ask(lambda: self._holder(args=[holder, "renew"]))

@@ -4,7 +4,7 @@ alike (`servers.inflight`)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -58,6 +58,11 @@ class FakeStore:
             frozenset(self.tickets[:limit]) & mine,
             frozenset(waiting) - frozenset(self.tickets),
         )
+
+    def keep_only(self, server_id: UUID, holder: str, ids: Collection[int]) -> None:
+        if self.away:
+            raise StoreAway("away")
+        self.tickets = [number for number in self.tickets if number in ids]
 
     def renew(self, holder: str) -> None:
         raise StoreAway("away")
@@ -146,6 +151,15 @@ class LineBehaviour:
         self.kept_in.renew("b")
         assert self.kept_in.turn(self.place, "a", limit=1, waiting=[gone]).lost == {gone}
         assert self.holding("b", [kept], limit=1) == {kept}
+
+    def test_all_but_some_can_be_given_back(self, other_server_id: UUID) -> None:
+        [kept, _], _ = self.take("a", 2, limit=3)
+        [of_another], _ = self.take("ba", limit=3)
+        self.kept_in.turn(other_server_id, "a", limit=1, take=1)
+        self.kept_in.keep_only(self.place, "a", {kept, -1})
+        assert self.holding("a", [kept]) == {kept}
+        assert self.holding("ba", [of_another]) == {of_another}
+        assert not self.kept_in.turn(other_server_id, "b", limit=1, take=1).holding
 
     def test_giving_back_what_is_gone_does_no_harm(self) -> None:
         [first], _ = self.take("a")

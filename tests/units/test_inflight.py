@@ -250,6 +250,40 @@ class TestVisits:
             assert (await line.enter(SERVER, 1)).id > 0
         assert len(store.tickets) == 1
 
+    @pytest.mark.parametrize("error", [StoreAway("timed out"), DatabaseError("gone")])
+    async def test_a_visit_whose_answer_was_lost_leaves_no_slot_taken(
+        self, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The store did it and could not say so; heartbeats would renew the ticket for ever."""
+        store = FakeStore()
+        line = Line("a", here, kept_in=store)
+        turn = store.turn
+
+        def unheard(*args: Any, **options: Any) -> Any:
+            monkeypatch.setattr(store, "turn", turn)
+            turn(*args, **options)
+            raise error
+
+        async with asyncio.timeout(CAP):
+            held = await line.enter(SERVER, 9)
+            monkeypatch.setattr(store, "turn", unheard)
+            await asyncio.gather(line.enter(SERVER, 9), return_exceptions=True)
+            assert len(store.tickets) == 2
+            last = await line.enter(SERVER, 9)
+        assert store.tickets == [held.id, last.id]
+
+    async def test_a_slot_that_was_given_back_while_the_store_was_away_is_free(self) -> None:
+        store = FakeStore()
+        line = Line("a", here, kept_in=store)
+        async with asyncio.timeout(CAP):
+            first = await line.enter(SERVER, 2)
+            store.away = True
+            line.leave(first)
+            await line.enter(SERVER, 2)
+            store.away = False
+            last = await line.enter(SERVER, 2)
+        assert store.tickets == [last.id]
+
     async def test_a_makeshift_ticket_that_still_waits_gets_a_real_one(self) -> None:
         store = FakeStore()
         line = Line("a", here, kept_in=store)
