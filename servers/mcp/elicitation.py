@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from servers.limits import STRICT
+from servers.limits import KIB, STRICT
 from servers.mcp.clocks import Clock
+from servers.mcp.schema_cost import measure
 from servers.mcp.schemas import check_arguments
 from servers.mcp.types import Answer, Asker, Question
 from umpteenth.core.text import clean, clean_json
 
 ELICITATION: Final = "elicitation/create"
 MAX_MESSAGE: Final = 2000  # characters of a question
+MAX_FORM: Final = 64 * KIB  # of its schema as JSON
 MAX_SHOWN: Final = 200  # of them in a notice
 MAX_ADDRESS: Final = 2000
 MAX_ADDRESSES: Final = 5
@@ -51,6 +54,9 @@ class Questions:
 
     async def answer(self, params: Mapping[str, Any], clocks: Sequence[Clock]) -> dict[str, Any]:
         """The result of an `elicitation/create`; `clocks` stand still while a person thinks."""
+        if is_too_large(params.get("requestedSchema")):
+            self._notice("The server asked with a form that is too large; declined.")
+            return {"action": DECLINE.action}
         question = read_question(params)
         answer = await self._answer_somehow(question, clocks)
         result: dict[str, Any] = {"action": answer.action}
@@ -76,6 +82,7 @@ class Questions:
         if self._ask is None:
             answer = default_answer(question)
             how = "accepted with its defaults" if answer.action == "accept" else "declined"
+            how += ", since nobody could be asked"
         elif self._waiting >= MAX_WAITING:
             answer, how = DECLINE, "declined: too many questions wait"
         else:
@@ -111,12 +118,19 @@ def read_question(params: Mapping[str, Any]) -> Question:
     )
 
 
+def is_too_large(form: Any) -> bool:
+    size = measure(form, max_depth=FORM_LIMITS.depth, max_nodes=FORM_LIMITS.nodes)
+    if size.depth > FORM_LIMITS.depth or size.nodes > FORM_LIMITS.nodes:
+        return True
+    return len(json.dumps(form)) > MAX_FORM
+
+
 def addresses_in(data: Any) -> list[str]:
     """Where an error wants a person to go first (URL_ELICITATION_REQUIRED), as far as shown."""
     items = data.get("elicitations") if isinstance(data, dict) else None
     questions = [
-        read_question(item)
-        for item in (items if isinstance(items, list) else ())
+        read_question({**item, "requestedSchema": None})
+        for item in (items if isinstance(items, list) else ())[:MAX_ELICITATIONS]
         if isinstance(item, dict)
     ]
     return [question.url for question in questions if question.url][:MAX_ADDRESSES]

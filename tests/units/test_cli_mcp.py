@@ -18,7 +18,7 @@ from tests.fakes.mcp_helpers import FAKE
 from tests.fakes.mcp_server import TOOLS, Behaviour
 from tests.fakes.server_rows import after_success, behaviour_argument, http_server
 from tests.fakes.spawner import BareSpawner
-from umpteenth.cli import asking, mcp, mcp_add, mcp_show
+from umpteenth.cli import asking, mcp, mcp_add, mcp_call, mcp_show
 
 pytestmark = pytest.mark.django_db
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No real sandbox, no broker, and nobody waits for a worker."""
-    for module in (mcp, mcp_add, mcp_show):
+    for module in (mcp, mcp_add, mcp_call, mcp_show):
         monkeypatch.setattr(module, "setup", lambda: None)
     monkeypatch.setattr(checks, "_hint", lambda pk: None)
     monkeypatch.setattr(following, "CLAIM_AFTER", 0.0)
@@ -232,14 +232,19 @@ def test_login_required_exits_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
             status="done",
             outcome="login_required",
             error="401 Unauthorized",
+            hint="Add an Authorization header under Headers.",
             warnings=["token_ref @NOWHERE is left out"],
+            notices=["The server asked “Who?”; declined."],
         )
 
     monkeypatch.setattr(mcp, "_follow", as_a_worker_did)
     result = run("test", server.name)
     assert result.exit_code == 3
+    assert "umpteenth mcp set github token_ref=@TOKEN" in result.stderr
     assert "Authorization: Bearer {{secret:NAME}}" in result.stderr
+    assert "under Headers" not in result.stderr  # there is no such place here
     assert "Warning: token_ref @NOWHERE is left out" in result.stderr  # it may be why (U27)
+    assert "Note: The server asked “Who?”; declined." in result.stderr
     assert run("test", server.name, "--json").exit_code == 3
 
 

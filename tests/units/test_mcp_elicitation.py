@@ -90,7 +90,9 @@ async def test_nobody_answers_with_the_defaults_where_all_required_fields_have_o
             "verified": False,
         },
     }
-    assert observer.notices == ["The server asked “Who are you?”; accepted with its defaults."]
+    assert observer.notices == [
+        "The server asked “Who are you?”; accepted with its defaults, since nobody could be asked."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ async def test_everything_else_is_declined_when_nobody_is_there(way: str, params
     async with reached(way, observer=observer) as connection:
         assert await answer_of(connection, way, params) == {"action": "decline"}
     assert len(observer.notices) == 1
-    assert observer.notices[0].endswith("; declined.")
+    assert observer.notices[0].endswith("; declined, since nobody could be asked.")
 
 
 @pytest.mark.parametrize("way", [*ASKING, *MODERN])

@@ -9,11 +9,12 @@ import click
 
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_add import add
+from umpteenth.cli.mcp_call import call
 from umpteenth.cli.mcp_set import set_options
 from umpteenth.cli.mcp_show import show
+from umpteenth.cli.mcp_switch import disable, enable
 from umpteenth.cli.mcp_words import cut, get_server, print_tools, summary, tools_of, word
-from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
-from umpteenth.core.text import read_json
+from umpteenth.cli.output import emit_json, is_terminal, json_option, table
 
 if TYPE_CHECKING:
     from servers.models import Check, Server
@@ -23,12 +24,15 @@ LOGIN_REQUIRED_STATUS = 3
 
 @click.group()
 def command() -> None:
-    """MCP servers: add, test, call."""
+    """MCP servers: add, test, call; their address, headers and tool policy change on their page."""
 
 
 command.add_command(add)
 command.add_command(show)
 command.add_command(set_options)
+command.add_command(call)
+command.add_command(enable)
+command.add_command(disable)
 
 
 @command.command("list")
@@ -74,34 +78,6 @@ def test(name: str, as_json: bool) -> None:
         sys.exit(LOGIN_REQUIRED_STATUS)
     if check.outcome != check.Outcome.CONNECTED:
         sys.exit(1)
-
-
-@command.command()
-@click.argument("name")
-@click.argument("tool")
-@click.argument("arguments", default="{}")
-@click.option("--timeout", type=click.FloatRange(min=0.1), help="Limit of the call in seconds.")
-@json_option
-def call(name: str, tool: str, arguments: str, timeout: float | None, as_json: bool) -> None:
-    """Call a TOOL of a server with ARGUMENTS, a JSON object (- reads it from standard input).
-
-    Exit status 1 where the tool reports an error.
-    """
-    values = _read_arguments(arguments)
-    setup()
-    result = _call(get_server(name), tool, values, timeout)
-    if as_json:
-        emit_json(result)
-    elif result["text"] and result["text"] == result["error"]:
-        pass  # said once, below
-    elif result["text"]:
-        click.echo(result["text"])
-    elif result["structured"] is not None:
-        emit_json(result["structured"])
-    if not result["ok"]:
-        if as_json:
-            sys.exit(1)
-        fail(result["error"] or "The tool reported an error without a word.")
 
 
 @command.command()
@@ -183,61 +159,26 @@ def _print_result(result: dict[str, Any], check: Check) -> None:
         _print_failure(result, check, duration)
     for warning in result["warnings"]:
         click.echo(f"Warning: {warning}", err=True)
+    for notice in check.notices:
+        click.echo(f"Note: {notice}", err=True)
+
+
+def _login_words(check: Check) -> str:
+    """The same as the hint says, in commands."""
+    name = check.server.name
+    return (
+        "Send a token: umpteenth secret set TOKEN, then: "
+        f"umpteenth mcp set {name} token_ref=@TOKEN\n"
+        "Or add the server again with: --header 'Authorization: Bearer {{secret:NAME}}'"
+    )
 
 
 def _print_failure(result: dict[str, Any], check: Check, duration: str) -> None:
     head = {"login_required": "Login required"}.get(result["outcome"], "Connection failed")
-    lines = [f"{head} after {duration}: {result['error']}", check.hint]
-    if result["outcome"] == "login_required":
-        lines.append("Add a header: Authorization: Bearer {{secret:NAME}}")
+    lines = [f"{head} after {duration}: {result['error']}"]
+    lines.append(_login_words(check) if result["outcome"] == "login_required" else check.hint)
     if check.exit_code is not None:
         lines.append(f"Exit code {check.exit_code}")
     if check.stderr_tail.strip():
         lines += ["End of standard error:", check.stderr_tail.rstrip()]
     click.echo("\n".join(line for line in lines if line), err=True)
-
-
-def _read_arguments(text: str) -> dict[str, Any]:
-    if text == "-":
-        text = sys.stdin.read()
-    try:
-        value = read_json(text)
-    except ValueError as error:
-        raise click.UsageError(f"ARGUMENTS {error}.") from None
-    if not isinstance(value, dict):
-        raise click.UsageError('The arguments must be a JSON object such as {"message": "hi"}.')
-    return value
-
-
-def _call(
-    server: Server, tool: str, arguments: dict[str, Any], timeout: float | None
-) -> dict[str, Any]:
-    """{ok, text, structured, error, duration_ms}; a server that cannot be used is an error."""
-    import asyncio
-    import time
-
-    from secrets_vault.errors import SecretError
-    from servers.calling import call_once
-    from servers.mcp.types import ServerError
-    from umpteenth.cli.asking import terminal_asker
-
-    began = time.monotonic()
-    ask = terminal_asker(server.name)
-    try:
-        result = asyncio.run(call_once(server, tool, arguments, timeout=timeout, ask=ask))
-    except (SecretError, ServerError) as error:
-        words = " ".join(part for part in (str(error), getattr(error, "hint", "")) if part)
-        return {
-            "ok": False,
-            "text": "",
-            "structured": None,
-            "error": words,
-            "duration_ms": round((time.monotonic() - began) * 1000, 1),
-        }
-    return {
-        "ok": result.ok,
-        "text": result.text,
-        "structured": result.structured,
-        "error": result.error or None,
-        "duration_ms": round(result.duration_ms, 1),
-    }
