@@ -15,6 +15,7 @@ from typing import Any
 ELLIPSIS = "…"
 # Databases and encoders give up beyond some depth of nesting (SQLite at 1,000).
 MAX_JSON_DEPTH = 200
+_CONTAINERS = (dict, list, tuple)
 
 # Terminal sequences go whole: without their ESC the rest would stay as rubbish.
 _TERMINAL = re.compile(
@@ -120,23 +121,21 @@ def map_json(value: Any, leaf: Callable[[Any], Any], *, max_depth: int | None = 
     told apart by ` (2)`, ` (3)`, … so that no entry is lost.
     """
     root: list[Any] = [None]
-    # (value, depth, the container that takes the result, its index or key)
-    pending: list[tuple[Any, int, Any, Any]] = [(value, 0, root, 0)]
+    # (its children, their places, depth, the container that takes the results)
+    pending: list[tuple[Iterable[Any], Iterable[Any], int, Any]] = [([value], [0], 0, root)]
     while pending:
-        item, depth, target, place = pending.pop()
-        if not isinstance(item, dict | list | tuple):
-            target[place] = leaf(item)
-        elif max_depth is not None and depth >= max_depth:
-            target[place] = ELLIPSIS
-        elif isinstance(item, dict):
-            target[place] = mapping = _keys(item, leaf)
-            pending.extend(
-                (child, depth + 1, mapping, key)
-                for child, key in zip(item.values(), list(mapping), strict=True)
-            )
-        else:
-            target[place] = items = [None] * len(item)
-            pending.extend((child, depth + 1, items, at) for at, child in enumerate(item))
+        children, places, depth, target = pending.pop()
+        for place, child in zip(places, children, strict=True):
+            if not isinstance(child, _CONTAINERS):
+                target[place] = leaf(child)  # at once: servers send millions of them
+            elif max_depth is not None and depth >= max_depth:
+                target[place] = ELLIPSIS
+            elif isinstance(child, dict):
+                target[place] = mapping = _keys(child, leaf)
+                pending.append((child.values(), list(mapping), depth + 1, mapping))
+            else:
+                target[place] = items = [None] * len(child)
+                pending.append((child, range(len(child)), depth + 1, items))
     return root[0]
 
 
