@@ -39,7 +39,8 @@ PROBE_PATIENCE: Final = 2.0
 HANDSHAKE: Final = "handshake"
 MODERN: Final = "discover"
 DISCOVER: Final = "server/discover"
-DISCOVERED: Final = f"answered {DISCOVER}"
+# In words for people who never read the specification, which the method's name is for.
+DISCOVERED: Final = f"newest protocol: it answered {DISCOVER}"
 SHOOK: Final = "initialize succeeded"
 # Refusals of the probe that would meet every other message too.
 OF_EVERYONE: Final = (401, 403, 429)
@@ -65,9 +66,13 @@ async def negotiate(session: Session, *, mode: str, limit: TimeLimit) -> Agreeme
         # What worked last time is forgotten; the refusal is shown if nothing else works.
         with contextlib.suppress(ServerError):
             (await _discover(session, limit)).adopt(session)
-            return Agreement(MODERN, f"{_words_of(refusal, 'initialize')}; it {DISCOVERED}.")
+            return Agreement(MODERN, f"{_words_of(refusal, 'initialize')}; {DISCOVERED}.")
         raise
-    return Agreement(HANDSHAKE, f"{SHOOK[:1].upper()}{SHOOK[1:]}{how}.")
+    return Agreement(HANDSHAKE, f"{_capital(SHOOK)}{how}.")
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _may_have_moved_on(error: ServerError) -> bool:
@@ -83,7 +88,7 @@ async def _probe_and_shake(session: Session, limit: TimeLimit) -> Agreement:
         await asyncio.wait(tasks, timeout=PROBE_PATIENCE)
         if probe.done() and not _worth_a_handshake(probe.exception()):
             probe.result().adopt(session)  # raises why no request gets through at all
-            return Agreement(MODERN, f"It {DISCOVERED}.")
+            return Agreement(MODERN, f"{_capital(DISCOVERED)}.")
         shake = asyncio.create_task(_initialize(session, limit))
         tasks.append(shake)
         return await _first_usable(session, probe, shake)
@@ -102,7 +107,7 @@ async def _first_usable(
             await end_tasks([shake])
             if shake.cancelled() or shake.exception() is not None:
                 probe.result().adopt(session)  # over what a handshake cut short has left
-                return Agreement(MODERN, f"It {DISCOVERED}, though late.")
+                return Agreement(MODERN, f"{_capital(DISCOVERED)}, though late.")
         if shake.done() and not _knows_no_handshake(shake.exception()):
             return Agreement(HANDSHAKE, f"{_fate_of(probe)}; {SHOOK}{shake.result()}.")
     shake.result()  # raises: a server without a handshake, and the probe failed too

@@ -319,7 +319,7 @@ async def how_over_stdio(behaviour: Behaviour, **options: Any) -> str:
 @pytest.mark.parametrize(
     ("behaviour", "remembered", "how"),
     [
-        (Behaviour(era="modern"), {}, "It answered server/discover."),
+        (Behaviour(era="modern"), {}, "Newest protocol: it answered server/discover."),
         (
             Behaviour(),
             {},
@@ -344,7 +344,7 @@ async def how_over_stdio(behaviour: Behaviour, **options: Any) -> str:
         (
             Behaviour(era="modern"),
             {"mode": "handshake"},
-            "It refused initialize (-32022); it answered server/discover.",
+            "It refused initialize (-32022); newest protocol: it answered server/discover.",
         ),
         (
             Behaviour(on_probe="exit"),
@@ -441,7 +441,8 @@ async def test_a_remembered_handshake_is_forgotten_when_the_server_moved_on(stat
         async with connect(settings) as connection:
             assert connection.remembered == {"transport": "http", "mode": "discover"}
             assert connection.how == (
-                f"It answered initialize with {status}; it answered server/discover."
+                f"It answered initialize with {status}; "
+                "newest protocol: it answered server/discover."
             )
 
 
