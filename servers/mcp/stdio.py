@@ -110,6 +110,13 @@ def command_not_found(command: str) -> ServerUnavailable:
     )
 
 
+def _echoed() -> ServerUnavailable:
+    return ServerUnavailable(
+        "The program sends back what it is sent, so it is no MCP server.",
+        "Check the command and its arguments; a terminal between may echo as well.",
+    )
+
+
 def _not_executable(command: str) -> ServerUnavailable:
     return ServerUnavailable(
         f"{command} cannot be executed: permission denied.",
@@ -139,7 +146,7 @@ class StdioTransport(InboxTransport):
         self._settings = settings
         self._process = process
         self._observer = observer
-        self._open: set[int | str] = set()  # requests without an answer
+        self._open: dict[int | str, str] = {}  # requests without an answer, by their methods
         self._tail = bytearray()
         self._exit_code: int | None = None
         self._exited = asyncio.Event()
@@ -177,7 +184,7 @@ class StdioTransport(InboxTransport):
         self._inbox.dispose()
 
     def forget(self, request_id: int) -> None:
-        self._open.discard(request_id)
+        self._open.pop(request_id, None)
 
     def adopt(self, version: str) -> None:
         """Nothing: every line is the same in every revision."""
@@ -187,7 +194,7 @@ class StdioTransport(InboxTransport):
 
     async def send(self, item: SessionMessage) -> None:
         if isinstance(item.message, JSONRPCRequest):
-            self._open.add(item.message.id)
+            self._open[item.message.id] = item.message.method
         try:
             line = encode(item.message) + b"\n"
             # A notice must not wait for a deaf server; nothing else may pile up before one.
@@ -262,9 +269,16 @@ class StdioTransport(InboxTransport):
                 if len(self._open) != 1:
                     continue
                 message.id = next(iter(self._open))
+            if isinstance(message, JSONRPCRequest) and self._is_own(message):
+                await self._fail(message.id, _echoed())
+                continue
             if isinstance(message, JSONRPCError | JSONRPCResponse):
-                self._open.discard(message.id or 0)
+                self._open.pop(message.id or 0, None)
             await self._inbox.put(SessionMessage(message))
+
+    def _is_own(self, message: JSONRPCRequest) -> bool:
+        """Whether a program such as `cat` gives back what it is sent."""
+        return self._open.get(message.id) == message.method
 
     async def _take_broken(self, line: bytes, error: ValueError) -> None:
         """A message behind words without a line end, an answer that is cut off, or noise."""
@@ -284,7 +298,7 @@ class StdioTransport(InboxTransport):
 
     async def _fail(self, owner: int | str, error: ServerError) -> None:
         self.answered = True
-        self._open.discard(owner)
+        self._open.pop(owner, None)
         await self._inbox.fail(owner, error)
 
     def _add_noise(self, line: bytes) -> None:

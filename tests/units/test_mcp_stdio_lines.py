@@ -297,3 +297,30 @@ async def test_a_handshake_with_strange_answers_is_an_error_and_no_wait(result: 
         async with connect(shell_settings(script, start_timeout=60.0), spawn=spawn):
             pass
     assert spawn.alive() == []
+
+
+@pytest.mark.parametrize("remembered", [{}, {"mode": "handshake"}])
+async def test_a_program_that_sends_back_what_it_is_sent_is_no_server(
+    remembered: dict[str, str],
+) -> None:
+    """`cat` and the like: our own request would else be answered, and the answer come back too."""
+    settings = shell_settings("cat", remembered=remembered)
+    with pytest.raises(ServerUnavailable, match="sends back what it is sent") as caught:
+        async with connect(settings, spawn=BareSpawner()):
+            pass
+    assert "Method not found" not in str(caught.value)
+    assert "Check the command" in caught.value.hint
+
+
+async def test_a_request_of_the_server_may_bear_the_number_of_ours() -> None:
+    """JSON-RPC: each side numbers its own; only our own method is an echo."""
+    found = '{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x"}}'
+    script = f"""
+        read line; id=${{line#*'"id":'}}; id=${{id%%,*}}
+        echo '{{"jsonrpc":"2.0","id":'$id',"method":"ping"}}'
+        echo '{{"jsonrpc":"2.0","id":'$id',"result":{found}}}'
+        cat > /dev/null
+    """
+    settings = shell_settings(script, remembered={"mode": "handshake"})
+    async with connect(settings, spawn=BareSpawner()) as connection:
+        assert connection.protocol_version == "2025-11-25"
