@@ -18,7 +18,7 @@ from servers.mcp.clocks import Clock
 from servers.mcp.elicitation import ELICITATION, Questions, addresses_in
 from servers.mcp.errors import HttpRefusal, NothingSent, NotMcp, RpcError, SessionExpired
 from servers.mcp.ongoing import Ongoing
-from servers.mcp.results import failed_result, read_result
+from servers.mcp.results import MANY_VALUES, failed_result, has_more_values, read_result
 from servers.mcp.retries import wait_before_next
 from servers.mcp.schemas import check_output
 from servers.mcp.types import (
@@ -82,7 +82,7 @@ class Call:
             try:
                 result = await self._rounds()
                 await self.ongoing.reported()
-                return self._read(result, _ms_since(start), attempt)
+                return await self._read(result, _ms_since(start), attempt)
             except NotOffered as refusal:
                 return replace(failed_result(str(refusal), _ms_since(start)), attempts=attempt)
             except RpcError as error:
@@ -139,7 +139,13 @@ class Call:
             )
         return answers
 
-    def _read(self, result: dict[str, Any], duration_ms: float, attempt: int) -> CallResult:
+    async def _read(self, result: dict[str, Any], duration_ms: float, attempt: int) -> CallResult:
+        if has_more_values(result, MANY_VALUES):
+            # Others in the same loop go on meanwhile.
+            return await asyncio.to_thread(self._read_now, result, duration_ms, attempt)
+        return self._read_now(result, duration_ms, attempt)
+
+    def _read_now(self, result: dict[str, Any], duration_ms: float, attempt: int) -> CallResult:
         found = read_result(result, duration_ms, self.settings.limits)
         warnings = [*found.warnings, *self._output_warnings(found)]
         return replace(found, warnings=warnings, attempts=attempt)

@@ -129,9 +129,9 @@ def addresses_in(data: Any) -> list[str]:
     """Where an error wants a person to go first (URL_ELICITATION_REQUIRED), as far as shown."""
     items = data.get("elicitations") if isinstance(data, dict) else None
     questions = [
-        read_question({**item, "requestedSchema": None})
-        for item in (items if isinstance(items, list) else ())[:MAX_ELICITATIONS]
-        if isinstance(item, dict)
+        read_question(item)
+        for item in (items[:MAX_WAITING] if isinstance(items, list) else ())
+        if isinstance(item, dict) and not is_too_large(item)
     ]
     return [question.url for question in questions if question.url][:MAX_ADDRESSES]
 

@@ -17,6 +17,7 @@ _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 _MANY_LINE_ENDS: Final = [
     (end * 3, end * 2, re.compile(b"(?:%s){3,}" % end)) for end in (b"\n", b"\r\n", b"\r")
 ]
+MAX_ID: Final = 1024  # bytes: it goes back in a header
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -96,7 +97,7 @@ class EventParser:
             self._data += value
             self._data += b"\n"
             self._worth_reporting = True
-        elif name == b"id" and b"\0" not in value:
+        elif name == b"id" and b"\0" not in value and len(value) <= MAX_ID:
             self._id = self._decode(value)
             self._worth_reporting = True
         elif name == b"retry" and value.isdigit():

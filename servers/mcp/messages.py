@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from mcp_types import (
     INTERNAL_ERROR,
@@ -21,15 +21,21 @@ from mcp_types import (
 
 from servers.mcp.types import ServerError
 
+# Lists and objects of one message, also those that a text in it may hold: read, each takes up to
+# ninety bytes, and a message of brackets alone a gigabyte.
+MAX_CONTAINERS: Final = 1_000_000
+
 
 def decode_json(text: str | bytes) -> Any:
     """The value of a JSON document; invalid UTF-8 is replaced and NaN becomes None.
 
     A byte order mark before it is skipped. Raises `ValueError` for anything that is no JSON, and
-    for values nested too deeply to read.
+    for values nested too deeply to read, or too many of them.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
+    if len(text) > MAX_CONTAINERS and text.count("[") + text.count("{") > MAX_CONTAINERS:
+        raise ValueError(f"it holds more than {MAX_CONTAINERS:,} lists and objects")
     try:
         return json.loads(text.removeprefix("\ufeff"), parse_constant=lambda _name: None)
     except RecursionError:

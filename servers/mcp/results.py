@@ -6,12 +6,16 @@ import json
 from typing import Any, Final
 
 from servers.limits import STANDARD, Limits
+from servers.mcp.schema_cost import measure
 from servers.mcp.schema_words import bytes_in_words
 from servers.mcp.types import CallResult
-from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json, is_too_deep
+from umpteenth.core.text import MAX_JSON_DEPTH, clean, clean_json
 
 NO_WORDS: Final = "The tool reported an error without a text."
 MAX_PARTS: Final = 10_000
+MAX_DEPTH: Final = 10_000  # more than any message can have
+MAX_VALUES: Final = 1_000_000
+MANY_VALUES: Final = 10_000  # which take tens of milliseconds to read
 
 
 def read_result(result: Any, duration_ms: float, limits: Limits = STANDARD) -> CallResult:
@@ -21,8 +25,11 @@ def read_result(result: Any, duration_ms: float, limits: Limits = STANDARD) -> C
     """
     if not isinstance(result, dict):
         return failed_result("The server's answer is no result.", duration_ms)
+    if has_more_values(result, MAX_VALUES):
+        return failed_result(_not_kept(f"holds more than {MAX_VALUES:,} values"), duration_ms)
     if _is_too_large(result, limits):
-        return failed_result(_too_large(limits), duration_ms)
+        most = bytes_in_words(limits.result_bytes)
+        return failed_result(_not_kept(f"is larger than {most} (max_result_bytes)"), duration_ms)
     warnings: list[str] = []
     content = _parts(result.get("content"), warnings)
     structured = _structured(result.get("structuredContent"), warnings)
@@ -50,11 +57,12 @@ def _is_too_large(result: dict[str, Any], limits: Limits) -> bool:
     return len(text.encode(errors="replace")) > limits.result_bytes
 
 
-def _too_large(limits: Limits) -> str:
-    return (
-        f"The result is larger than {bytes_in_words(limits.result_bytes)} (max_result_bytes) and "
-        "was not kept. The call itself may have happened."
-    )
+def has_more_values(result: Any, most: int) -> bool:
+    return measure(result, max_depth=MAX_DEPTH, max_nodes=most).nodes > most
+
+
+def _not_kept(fault: str) -> str:
+    return f"The result {fault} and was not kept. The call itself may have happened."
 
 
 def failed_result(message: str, duration_ms: float) -> CallResult:
@@ -107,7 +115,7 @@ def _parts(value: Any, warnings: list[str]) -> list[dict[str, Any]]:
 
 
 def _structured(value: Any, warnings: list[str]) -> Any:
-    if is_too_deep(value):
+    if measure(value, max_depth=MAX_JSON_DEPTH, max_nodes=MAX_VALUES).depth > MAX_JSON_DEPTH:
         warnings.append(
             f"The structured content is nested deeper than {MAX_JSON_DEPTH} levels; "
             "what lies deeper is left out."

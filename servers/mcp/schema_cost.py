@@ -44,9 +44,11 @@ def measure(value: Any, *, max_depth: int, max_nodes: int) -> Size:
     """How large a JSON value is. Stops counting once it is over either limit."""
     size = Size()
     level = [value] if isinstance(value, dict | list | tuple) else []
-    while level and size.nodes <= max_nodes and size.depth <= max_depth:
+    while level:
         size.depth += 1
         size.nodes += sum(map(len, level))
+        if size.nodes > max_nodes or size.depth > max_depth:
+            break
         level = [
             child
             for item in level

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.mcp_http import FakeHttp, Reply
 from umpteenth.core.http import (
+    MAX_SHOWN_URL,
     USER_AGENT,
     async_client,
     origin,
@@ -110,3 +111,10 @@ def test_a_name_and_password_are_taken_out_of_an_address(url: str, left: str) ->
 def test_addresses_are_shown_without_what_may_be_secret(url: str, shown: str) -> None:
     """U60."""
     assert public_url(url) == shown
+
+
+def test_an_address_that_a_server_names_is_shown_clean_and_not_at_any_length() -> None:
+    """I10: it ends in errors that people read."""
+    shown = public_url("https://h/\x1b[31ma\u202eb/" + "x" * 100_000)
+    assert shown.startswith("https://h/ab/xxx")
+    assert len(shown) == MAX_SHOWN_URL

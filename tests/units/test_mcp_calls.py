@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from servers.limits import STANDARD, STRICT, RetryPolicy
+from servers.mcp import calls
 from servers.mcp import session as session_module
 from servers.mcp.calls import IN_DOUBT
 from servers.mcp.client import Connection, connect
-from servers.mcp.types import CallTimedOut, ConnectionLost, ServerError
+from servers.mcp.results import MANY_VALUES, read_result
+from servers.mcp.types import CallResult, CallTimedOut, ConnectionLost, ServerError
 from tests.fakes.mcp_helpers import (
     WAYS,
     Recorder,
@@ -426,3 +430,21 @@ async def test_a_call_cancelled_in_the_middle_leaves_its_connection_whole() -> N
             with pytest.raises(asyncio.CancelledError):
                 await call
         assert (await connection.call_tool("echo", {})).ok
+
+
+@pytest.mark.parametrize(("values", "beside"), [(10, False), (MANY_VALUES, True)])
+async def test_a_result_of_many_values_is_read_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch, values: int, beside: bool
+) -> None:
+    """F06: whoever else is served by the process goes on meanwhile."""
+    threads: list[int] = []
+
+    def read(*args: Any) -> CallResult:
+        threads.append(threading.get_ident())
+        return read_result(*args)
+
+    monkeypatch.setattr(calls, "read_result", read)
+    async with reached("stdio") as connection:
+        result = await connection.call_tool("echo", {"n": [0] * values})
+    assert result.structured == {"n": [0] * values}
+    assert (threads != [threading.get_ident()]) is beside

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from servers.mcp import calls
 from servers.mcp.client import connect
 from servers.mcp.elicitation import (
+    MAX_FORM,
     MAX_MESSAGE,
     MAX_WAITING,
     Questions,
@@ -369,3 +370,23 @@ def test_no_shape_of_a_question_breaks_the_answer(params: Message) -> None:
     answer = default_answer(found)
     assert answer.action in ("accept", "decline")
     assert fault_of_answer(answer, found) == ""
+
+
+@pytest.mark.parametrize("way", ["stdio", "events modern"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {f"p{number}": {} for number in range(20_000)}},
+        {"description": "x" * MAX_FORM},
+        {"properties": json.loads('{"a":' * 40 + "1" + "}" * 40)},
+    ],
+    ids=["values", "bytes", "depth"],
+)
+async def test_a_form_without_measure_is_declined_unread(way: str, schema: Message) -> None:
+    """A43: the person is not bothered with it either."""
+    observer, person = Recorder(), Person(Answer("accept", {}))
+    async with reached(way, observer=observer, ask=person) as connection:
+        asked = {"message": "?", "requestedSchema": schema}
+        assert await answer_of(connection, way, asked) == {"action": "decline"}
+    assert person.asked == []
+    assert observer.notices == ["The server asked with a form that is too large; declined."]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.mcp.events import Event, EventParser, EventTooLarge
+from servers.mcp.events import MAX_ID, Event, EventParser, EventTooLarge
 
 STREAM = (
     "\ufeff: comment\n\nevent: ping\n\ndata\n\nid: 1\nretry: 250\n\n"
@@ -78,3 +78,11 @@ def test_lines_that_are_no_utf8_are_read_in_the_charset_that_is_named() -> None:
     assert [event.data for event in parser.feed("data: é\n\n".encode("latin-1"))] == ["é"]
     assert [event.data for event in parser.feed("data: é\n\n".encode())] == ["é"]
     assert parse([b"data: \xff\n\n"])[0].data == "\ufffd"
+
+
+def test_an_id_that_no_header_holds_is_none() -> None:
+    """What numbers a stream goes back to the server in a header."""
+    events = parse(
+        [b"id: " + b"x" * MAX_ID + b"\ndata: a\n\nid: " + b"y" * 2000 + b"\ndata: b\n\n"], 9000
+    )
+    assert [event.id for event in events] == ["x" * MAX_ID] * 2

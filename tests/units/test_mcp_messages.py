@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from servers.mcp.messages import decode_json, encode, read_messages
+from servers.mcp.messages import MAX_CONTAINERS, decode_json, encode, read_messages
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 values = st.recursive(
@@ -118,3 +118,12 @@ def test_what_is_written_is_one_line_and_reads_back(params: dict[str, Any]) -> N
     line = encode(JSONRPCRequest(jsonrpc="2.0", id=1, method="m", params=params))
     assert b"\n" not in line
     assert json.loads(line) == {"jsonrpc": "2.0", "id": 1, "method": "m", "params": params}
+
+
+@pytest.mark.parametrize("brackets", ["[],", '{"a":{}},'])
+def test_a_message_that_would_take_a_gigabyte_of_memory_is_not_read(brackets: str) -> None:
+    """A39, B23: decoded it is small, but each pair of brackets takes what a line of text does."""
+    text = f'{{"id":1,"result":[{brackets * MAX_CONTAINERS}1]}}'
+    with pytest.raises(ValueError, match="more than 1,000,000 lists and objects"):
+        decode_json(text)
+    assert decode_json(f"[{brackets * 1000}1]")[-1] == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from servers.limits import KIB, STANDARD, STRICT
 from servers.mcp.client import connect
-from servers.mcp.results import MAX_PARTS, read_result, render_part
+from servers.mcp.results import MAX_PARTS, MAX_VALUES, read_result, render_part
 from servers.mcp.types import CallResult
 from tests.fakes.mcp_helpers import http_settings
 from tests.fakes.mcp_http import FakeHttp
@@ -256,3 +256,11 @@ def test_content_without_a_bottom_is_cut_with_a_warning() -> None:
     result = read_result({"content": [{"type": "x", "a": deep}], "structuredContent": deep}, 1.0)
     assert "nested deeper than 200 levels" in result.warnings[0]
     assert json.dumps(result.structured).count("[") == 200
+
+
+def test_a_result_of_too_many_values_is_not_kept() -> None:
+    """A41: cleaning and masking them would take minutes, whatever their bytes."""
+    result = read_result({"structuredContent": [0] * MAX_VALUES}, 1.0)
+    assert (result.ok, result.content, result.structured) == (False, [], None)
+    assert "holds more than 1,000,000 values" in result.error
+    assert read_result({"structuredContent": [0] * (MAX_VALUES - 2)}, 1.0).ok

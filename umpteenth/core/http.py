@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from umpteenth import __version__
+from umpteenth.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import httpx2
 
 USER_AGENT = f"umpteenth/{__version__}"
+MAX_SHOWN_URL = 500
 KEEPALIVE_SECONDS = 4.0
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -105,10 +107,11 @@ def without_userinfo(url: str) -> str:
 
 
 def public_url(url: str) -> str:
-    """`url` as it may be shown: without query, fragment and user information (U60)."""
+    """`url` as it may be shown: without query, fragment and user information (U60), cleaned and
+    bounded, since servers name addresses too."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return "the address"
     host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+    return clean(urlunsplit((parts.scheme, host, parts.path, "", "")), MAX_SHOWN_URL)
