@@ -274,8 +274,7 @@ class _ProgressWriter:
 def _progress_columns(progress: Progress, masker: Masker) -> dict[str, Any]:
     return {
         "steps": [
-            {"label": clean(masker.mask(step["label"]), 200), "ms": step["ms"]}
-            for step in progress.steps
+            {**step, "label": clean(masker.mask(step["label"]), 200)} for step in progress.steps
         ],
         "last_stderr": clean(masker.mask(progress.last_stderr), 500),
         "notices": sentences(progress.notices, masker),

@@ -183,7 +183,8 @@ class Check(models.Model):
     claim_token = models.CharField(max_length=40, blank=True)
     heartbeat_at = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
-    # [{"label": "Connecting", "ms": 12.3 or null while it lasts}]
+    # [{"label": "Connecting", "ms": 12.3 or null while it lasts}], and "failed": true in one
+    # after which something else was tried.
     steps = models.JSONField(default=list)
     last_stderr = models.TextField(blank=True)
     stderr_tail = models.TextField(blank=True)

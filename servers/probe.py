@@ -32,6 +32,7 @@ MAX_LINE = 500  # characters of the last line of stderr
 MAX_TAIL = 8192  # characters of stderr kept for a failure
 MAX_STEPS = 50
 MAX_NOTICES = 50
+_ORDER = ("Starting", "Connecting", "Listing")
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,22 @@ Outcome = Found | Stopped | ServerError
 
 @dataclass(frozen=True)
 class Progress:
-    """What has happened so far; `steps` is [{"label": str, "ms": float | None}]."""
+    """What has happened so far; `steps` is [{"label": str, "ms": float | None}], and `failed`
+    in those after which something else was tried."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     last_stderr: str = ""
     notices: list[str] = field(default_factory=list)
+
+
+def _tries_again(label: str, before: str) -> bool:
+    """Each attempt starts, connects and lists; a step that comes no later begins another one."""
+    return _place(label) <= _place(before) < len(_ORDER)
+
+
+def _place(label: str) -> int:
+    word = label.partition(" ")[0]
+    return _ORDER.index(word) if word in _ORDER else len(_ORDER)
 
 
 class _Notes:
@@ -78,6 +90,8 @@ class _Notes:
             if self._steps and self._steps[-1]["label"] == label:
                 return
             self._end_step()
+            if self._steps and _tries_again(label, self._steps[-1]["label"]):
+                self._steps[-1]["failed"] = True
             if len(self._steps) < MAX_STEPS:
                 self._steps.append({"label": label, "ms": None})
                 self._began = time.monotonic()

@@ -73,6 +73,11 @@ def token_problem(server: Server) -> str:
     return f"There is no secret named {server.token_name}, so that no token is sent."
 
 
+def is_about_secret(error: str) -> bool:
+    """Whether it is one of the sentences of `secrets_vault.errors`: the remedy is on that page."""
+    return error.startswith("Secret ") and "under Settings, Secrets" in error
+
+
 def auth_condition(auth: str) -> Q:
     """The same rule as `auth_status`, for the database."""
     bearer = Q(transport__in=OVER_HTTP) & (Q(has_authorization=True) | Q(token_exists()))

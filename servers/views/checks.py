@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from servers import checks
 from servers.models import Check, Server
+from servers.status import is_about_secret
 from servers.views.common import can_manage, get_server, no_such_server
 from servers.views.tools import tools_of
 from umpteenth.core import clock
@@ -96,6 +97,7 @@ def _context(request: Request, check: Check) -> dict[str, object]:
         "tools": tools_of(check.server, news=check) if found else None,
         "is_current": check.connection_version == check.server.connection_version,
         "can_manage": can_manage(request),
+        "wants_secret": is_about_secret(check.error),
     }
 
 

@@ -15,7 +15,7 @@ from servers.forms.options import LABELS
 from servers.models import Check, Server
 from servers.policy import Policy
 from servers.queries import latest_news, recent_checks
-from servers.status import auth_status, credentials_words, token_problem
+from servers.status import auth_status, credentials_words, is_about_secret, token_problem
 from servers.usage import usages
 from servers.views.common import can_manage, get_server
 from servers.views.tools import tools_of
@@ -53,6 +53,7 @@ class Limit:
 
     label: str
     limit: InForce
+    source: str
 
 
 @require_GET
@@ -89,11 +90,14 @@ def _health(server: Server, checks: list[Check]) -> dict[str, Any]:
     """What the last check knew beyond the server's own columns, and what comes next."""
     done = [check for check in checks if check.is_done]
     troubled = server.state in Server.TROUBLED
-    last = done[0] if done else None
+    # Cancelled tests say nothing of it, and a run's start may have met another error since.
+    said = (check for check in done if check.error and check.error == server.last_error)
     success = next((check for check in done if check.outcome == Check.Outcome.CONNECTED), None)
     return {
         "under_way": next((check for check in checks if not check.is_done), None),
-        "trouble": last if troubled and last is not None and last.error else None,
+        "is_in_trouble": troubled,
+        "trouble": next(said, None) if troubled else None,
+        "wants_secret": is_about_secret(server.last_error),
         "warnings": success.warnings if success and not troubled else [],
         "was_tested": bool(checks),
         "checks_itself": get_options().mcp.auto_connect,
@@ -102,13 +106,19 @@ def _health(server: Server, checks: list[Check]) -> dict[str, Any]:
 
 def _limits(server: Server) -> dict[str, Any]:
     rows = [
-        Limit(LABELS.get(limit.name, limit.name), limit)
+        Limit(LABELS.get(limit.name, limit.name), limit, _source(server, limit))
         for limit in in_force(server.options, server.transport)
     ]
     return {
         "limits": rows,
         "limits_set": sum(1 for row in rows if row.limit.source == "set here"),
     }
+
+
+def _source(server: Server, limit: InForce) -> str:
+    if limit.source == "profile":
+        return f"Profile {server.options.get('limits_profile', '')}"
+    return limit.source.capitalize()
 
 
 def _lines(checks: list[Check]) -> list[Line]:

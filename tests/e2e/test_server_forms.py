@@ -72,7 +72,7 @@ def test_a_wrong_option_opens_its_part_and_gets_the_focus(
     expect(part.get_by_text("must be a whole number from 1 to 256")).to_be_visible()
     part.get_by_label("Calls at once").fill("2")
     save(alice)
-    alice.get_by_text("Limits in force").click()
+    alice.get_by_text("Options and limits").click()
     row = alice.get_by_role("row").filter(has_text="max_inflight_calls")
     expect(row).to_contain_text("Set here")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from secrets_vault.errors import SecretNotFound
 from servers import checks
 from servers.models import Check, Server
 from tests.fakes.server_rows import after_success, http_server, stdio_server
@@ -238,3 +240,31 @@ def test_a_test_that_is_gone_is_a_404(member_client: Client) -> None:
     check = made(http_server())
     Server.objects.all().delete()
     assert poll(member_client, check).status_code == 404
+
+
+def test_a_failed_step_has_a_cross_though_others_followed(member_client: Client) -> None:
+    steps = [
+        {"label": "Connecting", "ms": 3.0, "failed": True},
+        {"label": "Connecting over SSE", "ms": 4.0},
+    ]
+    text = shown(member_client, ended(http_server(), "failed", error="404", steps=steps))
+    states = re.findall(r'class="check-step">\s*<span class="[^"]*" data-state="(\w+)"', text)
+    assert states == ["failed", "failed"]
+    text = shown(member_client, ended(http_server("sse"), "connected", steps=steps))
+    assert "check-step" not in text
+
+
+@pytest.mark.parametrize("outcome", ["failed", "login_required", "cancelled"])
+def test_without_a_step_there_is_no_list_of_steps(outcome: str, member_client: Client) -> None:
+    assert "check-steps" not in shown(member_client, ended(http_server(), outcome))
+
+
+def test_who_can_make_a_secret_that_is_missing_is_led_there(
+    administrator_client: Client, member_client: Client
+) -> None:
+    link = f'href="{reverse("secrets:list")}">Open Secrets'
+    missing = ended(http_server(), "failed", error=str(SecretNotFound("NOPE")))
+    assert link in shown(administrator_client, missing)
+    assert link not in shown(member_client, missing)
+    other = ended(http_server("other"), "failed", error="Secret agents only")
+    assert link not in shown(administrator_client, other)

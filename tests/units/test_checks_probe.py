@@ -38,6 +38,21 @@ def test_it_finds_tools_and_leaves_no_process() -> None:
     assert spawner.alive() == []
 
 
+def test_a_step_after_which_another_attempt_began_has_failed() -> None:
+    spawner = BareSpawner()
+    probe = Probe(shell_settings("exit 7"), spawner)
+    probe.start()
+    assert probe.wait(PATIENCE)
+    steps = [(step["label"], step.get("failed", False)) for step in probe.progress().steps]
+    starting = steps[0][0]
+    assert steps == [
+        (starting, False),
+        ("Connecting", True),
+        (starting, False),
+        ("Connecting", False),
+    ]
+
+
 def test_stopping_a_mute_server_ends_its_processes() -> None:
     """C24: the tree is gone when `wait` returns."""
     spawner = BareSpawner()

@@ -80,7 +80,9 @@ def test_every_option_stands_there_with_its_name_and_meaning(
     meaning = option.meaning.replace("`", "")
     assert LABELS[option.name] == field.bound.label
     assert str(field.bound.help_text).startswith(meaning)
-    assert f"<code>{option.name}</code>" in administrator_client.get(CREATE).content.decode()
+    html = administrator_client.get(CREATE).content.decode()
+    # Broken only after an underscore.
+    assert f"<code>{option.name.replace('_', '_<wbr>')}</code>" in html
 
 
 @pytest.mark.parametrize("option", CATALOGUE, ids=names)

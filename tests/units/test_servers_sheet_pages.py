@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from secrets_vault.errors import SecretNotFound
 from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Check, Server, Tool
 from servers.policy import Policy
@@ -209,7 +210,7 @@ def test_transport_revision_and_how_they_were_found_are_shown(
     facts = facts_of(member_client, server)
     assert facts["Transport"] == words
     assert facts["Protocol revision"] == "2025-06-18"
-    assert facts["How it was found"] == how
+    assert facts["Handshake"] == how
 
 
 def test_a_unix_server_shows_socket_and_address(member_client: Client) -> None:
@@ -227,12 +228,14 @@ def test_every_limit_in_force_is_shown_with_its_source(member_client: Client) ->
     )
     html = sheet(member_client, server)
     rows = re.findall(
-        r"<code>(\w+)</code></th>\s*<td>(.*?)</td>\s*<td>(.*?)</td>", html, flags=re.S
+        r"<code>(\w+)</code></th>\s*<td>(.*?)</td>\s*<td>(.*?)</td>",
+        html.replace("<wbr>", ""),
+        flags=re.S,
     )
     limits = {name: (value, source) for name, value, source in rows}
     assert limits["max_tools"] == ("7", "Set here")
     assert limits["tool_timeout_secs"] == ("300 s", "Set here")
-    assert limits["max_message_bytes"] == ("256 KiB", "Profile")
+    assert limits["max_message_bytes"] == ("256 KiB", "Profile strict")
     assert limits["connect_timeout_secs"] == ("30 s", "Default")
     assert limits["max_inflight_calls"] == ("4", "Default")
     assert "start_timeout_secs" not in limits
@@ -337,3 +340,27 @@ def test_a_check_under_way_is_no_line_of_others(member_client: Client) -> None:
     html = sheet(member_client, server)
     assert "Waiting for a worker" in html
     assert html[html.index('class="checks"') :].count("<li>") == 2
+
+
+def test_the_hint_of_the_last_error_outlives_a_cancelled_test(member_client: Client) -> None:
+    server = http_server()
+    store_failure(server, ServerUnavailable("It refused the connection."))
+    told = {"error": "It refused the connection.", "hint": "Is it running?"}
+    ended(server, "failed", ago=timedelta(minutes=2), **told)
+    ended(server, "cancelled", ago=timedelta(minutes=1))
+    assert "Is it running?" in state_of(member_client, server)
+    # What a run met since then is another fault.
+    store_failure(server, ServerUnavailable("No such host."))
+    assert "Is it running?" not in state_of(member_client, server)
+
+
+def test_a_secret_that_is_missing_leads_to_the_secrets(
+    administrator_client: Client, member_client: Client
+) -> None:
+    server = http_server()
+    store_failure(server, ServerUnavailable(str(SecretNotFound("NOPE"))))
+    assert "Open Secrets" in state_of(administrator_client, server)
+    assert "Open Secrets" not in state_of(member_client, server)
+    server = http_server("token", options={"token_ref": "@NOT_THERE"})
+    assert "Open Secrets" in facts_of(administrator_client, server)["Auth"]
+    assert "Open Secrets" not in facts_of(member_client, server)["Auth"]

@@ -21,7 +21,7 @@ from django.conf import settings
 from django.forms import BoundField
 from django.templatetags.static import static
 from django.utils.html import conditional_escape, format_html
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 from umpteenth.core import clock
 
@@ -244,6 +244,12 @@ def middle(value: Any, limit: int = 60) -> SafeString | str:
     head = (limit - 1) * 2 // 3
     tail = limit - 1 - head
     return format_html('<span title="{}">{}…{}</span>', text, text[:head], text[-tail:])
+
+
+@register.filter
+def break_names(value: Any) -> SafeString:
+    """A name that may be broken after its underscores, and in a narrow place nowhere else."""
+    return mark_safe(str(conditional_escape(value)).replace("_", "_<wbr>"))
 
 
 @register.filter
