@@ -37,6 +37,10 @@ LISTED = (
 QUIET = Q(kind=Check.Kind.HEALTH, outcome=Check.Outcome.CONNECTED, changes={})
 
 
+# Enabled servers that cannot be used.
+IN_TROUBLE = Q(enabled=True, state__in=Server.TROUBLED)
+
+
 def find_servers(
     *, q: str = "", transport: str = "", auth: str = "", state: str = ""
 ) -> QuerySet[Server]:
@@ -59,6 +63,8 @@ def find_servers(
         servers = servers.filter(auth_condition(auth))
     if state == "disabled":
         servers = servers.filter(enabled=False)
+    elif state == "trouble":
+        servers = servers.filter(IN_TROUBLE)
     elif state:
         servers = servers.filter(state=state)
     return servers
@@ -96,7 +102,7 @@ def latest_news(server_id: UUID, now: datetime) -> Check | None:
 
 def servers_in_trouble() -> tuple[list[Server], int]:
     """Enabled servers that cannot be used, those that broke last first, and how many there are."""
-    servers = Server.objects.filter(enabled=True, state__in=Server.TROUBLED)
+    servers = Server.objects.filter(IN_TROUBLE)
     # Ordered by the last success: what has never worked comes last.
     shown = servers.only(*LISTED).order_by(F("tested_at").desc(nulls_last=True), Lower("name"))
     found = list(shown[: TROUBLES + 1])

@@ -23,7 +23,12 @@ class ServerFilter(forms.Form):
     )
     state = forms.ChoiceField(
         required=False,
-        choices=[("", "State"), *Server.State.choices, ("disabled", "Disabled")],
+        choices=[
+            ("", "State"),
+            *Server.State.choices,
+            ("trouble", "In trouble"),
+            ("disabled", "Disabled"),
+        ],
     )
 
     def values(self) -> dict[str, str]:

@@ -25,6 +25,7 @@ from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 PER_PAGE = 25
+MAX_WHY = 100  # characters of the last error below a row's state
 WATCH_OVERLAP = timedelta(seconds=5)
 
 
@@ -145,15 +146,25 @@ def _row(server: Server) -> dict[str, Any]:
         "check": getattr(server, "check_under_way", None),
         "hover": _hover(server),
         "endpoint": _short_endpoint(server),
+        "why": _why(server),
         "tools": f"{server.tool_count:,}",
     }
 
 
 def _short_endpoint(server: Server) -> str:
-    """Without what nearly all have in common: that leaves room for what tells them apart."""
+    """Without the scheme, whichever it is: that leaves room for what tells them apart."""
     if server.transport == Server.Transport.UNIX:
         return server.socket_path
-    return server.endpoint.removeprefix("https://")
+    if server.transport == Server.Transport.HTTP:
+        return server.url.partition("://")[2]
+    return server.endpoint
+
+
+def _why(server: Server) -> str:
+    """The first words of the reason, for screens on which no pointer can rest."""
+    if server.state not in Server.TROUBLED:
+        return ""
+    return Truncator(" ".join(server.last_error[:1000].split())).chars(MAX_WHY)
 
 
 def _hover(server: Server) -> str:

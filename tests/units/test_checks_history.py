@@ -126,6 +126,16 @@ class TestTrouble:
         assert [server.name for server in found[:3]] == ["s07", "s03", "s00"]
         assert (len(found), count) == (queries.TROUBLES, 12)
 
+    def test_those_that_do_not_fit_are_one_click_away(self, member_client: Client) -> None:
+        for number in range(queries.TROUBLES + 1):
+            http_server(f"s{number:02}")
+        Server.objects.update(state="failed")
+        after_success(http_server("works"), "a")
+        page = member_client.get(reverse("dashboard")).content.decode()
+        assert f'href="{reverse("servers:list")}?state=trouble">All 9</a>' in page
+        rows = member_client.get(reverse("servers:list"), {"state": "trouble"}).context["rows"]
+        assert len(rows) == 9
+
     def test_the_dashboard_names_them_with_their_own_words(self, member_client: Client) -> None:
         server = after_success(http_server(), "a")
         later = database_now() + timedelta(minutes=12)

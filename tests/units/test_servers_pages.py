@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +20,13 @@ from servers.mcp.types import ServerUnavailable, Tool, ToolList
 from servers.models import Check, Server
 from servers.services import set_enabled, store_failure, store_success
 from servers.usage import Usage, usages
-from tests.fakes.server_rows import FoundServer, after_success, http_server, stdio_server
+from tests.fakes.server_rows import (
+    FoundServer,
+    after_success,
+    http_server,
+    stdio_server,
+    unix_server,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -75,6 +82,39 @@ def test_a_state_has_a_word_an_age_and_its_reason_on_hover(member_client: Client
     ]
 
 
+def test_where_no_pointer_rests_the_row_says_the_reason_itself(member_client: Client) -> None:
+    """The first words of the last error, and when the server is looked at again."""
+    broken, off = http_server("broken"), http_server("off")
+    for server in (broken, off, after_success(http_server("works"), "a")):
+        store_failure(server, ServerUnavailable("502 Bad Gateway\n" + "x" * 5000))
+    after_success(Server.objects.get(name="works"), "a")
+    due = timezone.now() + timedelta(minutes=7)
+    Server.objects.filter(pk=broken.pk).update(next_check_at=due)
+    set_enabled(off, actor=None, enabled=False)
+    found = re.findall(r'class="server-why">(.*?)</span>', page(member_client), flags=re.S)
+    reasons = [re.sub("<.*?>", "", words) for words in found]
+    cut = "502 Bad Gateway " + "x" * 83 + "…"
+    assert reasons == [f"{cut} Next check in 7 min", cut]
+
+
+@pytest.mark.parametrize(
+    ("server", "shown"),
+    [
+        (lambda: http_server(url="https://mcp.example.org/v1"), "mcp.example.org/v1"),
+        (lambda: http_server(url="http://127.0.0.1:18301/mcp"), "127.0.0.1:18301/mcp"),
+        (lambda: unix_server(), "/run/engine/mcp.sock"),
+        (lambda: stdio_server(command="uvx", args=("some-server",)), "uvx some-server"),
+    ],
+)
+def test_addresses_stand_in_the_list_without_their_scheme_and_whole_on_hover(
+    server: Callable[[], Server], shown: str, member_client: Client
+) -> None:
+    endpoint = server().endpoint
+    text = page(member_client)
+    assert f'title="{endpoint}"' in text
+    assert f"<span>{shown[:-10]}</span><span>{shown[-10:]}</span>" in text
+
+
 def test_a_disabled_server_plans_nothing(member_client: Client) -> None:
     """U4."""
     Server.objects.filter(pk=http_server().pk).update(enabled=False, next_check_at=timezone.now())
@@ -126,8 +166,9 @@ def test_a_member_who_tries_all_the_same_is_told_who_may(way: str, member_client
         ({"transport": "stdio"}, {"everything"}),
         ({"auth": "unknown"}, {"github", "off"}),
         ({"auth": "none"}, {"everything"}),
-        ({"state": "untested"}, {"github", "off"}),
+        ({"state": "untested"}, set()),
         ({"state": "disabled"}, {"off"}),
+        ({"state": "trouble"}, {"github"}),
         ({"state": "nonsense", "transport": "pigeon"}, {"everything", "github", "off"}),
         ({"q": "nowhere"}, set()),
     ],
@@ -136,8 +177,9 @@ def test_the_list_is_searched_and_filtered_by_its_address(
     query: dict[str, str], names: set[str], member_client: Client
 ) -> None:
     after_success(stdio_server("everything"), "echo")
-    http_server("github")
-    set_enabled(http_server("off"), actor=None, enabled=False)
+    for server in (http_server("github"), http_server("off")):
+        store_failure(server, ServerUnavailable("It refused the connection."))
+    set_enabled(server, actor=None, enabled=False)
     response = member_client.get(reverse("servers:list"), query)
     assert {row["server"].name for row in response.context["rows"]} == names
     assert ("No server matches" in response.content.decode()) == (not names)
