@@ -18,6 +18,7 @@ from servers.policy import GUARDED, OPEN, TRUST_LEVELS, Policy
 
 PREFIX: Final = "policy"
 MAX_TICKED: Final = 600  # tools; more of them would make a page that nobody can use
+MAX_CHOSEN: Final = 100  # tools in the list of each row; beyond, their names are suggested
 TRUST_WORDS: Final = {
     OPEN: "Jobs alone decide: each attachment picks its tools.",
     GUARDED: "What a run was started by counts as well as what its job picked.",
@@ -169,6 +170,14 @@ class PolicyForm(forms.Form):
     @property
     def exception_choices(self) -> list[tuple[str, str]]:
         return level_choices()
+
+    @property
+    def exception_names(self) -> list[str]:
+        """What the rows of single tools choose from; none where names are written into them."""
+        if not 0 < len(self.tools) <= MAX_CHOSEN:
+            return []
+        names = [tool.name for tool in self.tools] + [row.name for row in self.exceptions]
+        return list(dict.fromkeys(names))
 
     @property
     def exception_rows(self) -> list[LevelRow]:

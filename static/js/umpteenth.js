@@ -360,7 +360,9 @@
     return row;
   }
 
-  const rowIsEmpty = (row) => $$("input:not([type=hidden]):not([type=checkbox]), textarea", row)
+  // A list counts where nothing can be chosen in it.
+  const ENTRIES = 'input:not([type=hidden]):not([type=checkbox]), textarea, select:has(> option[value=""])';
+  const rowIsEmpty = (row) => $$(ENTRIES, row)
     .every((input) => input.value === "");
 
   function topUp(rows) {
@@ -375,7 +377,7 @@
     const mark = $("input[name$=-DELETE]", row);
     if (mark) { mark.checked = true; mark.value = "on"; row.hidden = true; } else { row.remove(); }
     topUp(rows);
-    const next = neighbour?.isConnected ? $("input", neighbour) : $("[data-row] input", rows);
+    const next = neighbour?.isConnected ? $("input, select", neighbour) : $("[data-row] :is(input, select)", rows);
     next?.focus();
     rows.dispatchEvent(new CustomEvent("rows-changed", { bubbles: true }));
   }

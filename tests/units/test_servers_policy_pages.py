@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from servers import checks
-from servers.forms.policy import MAX_TICKED, PolicyForm, level_choices
+from servers.forms.policy import MAX_CHOSEN, MAX_TICKED, PolicyForm, level_choices
 from servers.mcp.types import Tool, ToolList
 from servers.models import Server
 from servers.models import Tool as Row
@@ -260,3 +260,26 @@ def test_a_sheet_without_a_policy_says_nothing_of_one(member_client: Client) -> 
     text = member_client.get(reverse("servers:detail", args=[server.pk])).content.decode()
     assert "Tool policy" not in text
     assert "restricted" not in text
+
+
+def test_tools_with_levels_of_their_own_are_chosen_from_those_listed(
+    administrator_client: Client,
+) -> None:
+    """A14, A15: and a name that is listed no more can be kept."""
+    policy = Policy("guarded", tool_levels={"gone": ("creator",)})
+    server = after_success(http_server(policy=policy), "read", "erase")
+    text = page(administrator_client, server)
+    row = re.search(r'<select[^>]*name="policy-tool".*?</select>', text, flags=re.S)
+    assert row
+    assert re.findall(r'<option value="(\w*)"', row[0]) == ["", "read", "erase", "gone"]
+    kept = saved(administrator_client, server, tool=["gone", "read"], tool_levels=["creator"] * 2)
+    assert kept.tool_levels == {"gone": ("creator",), "read": ("creator",)}
+
+
+def test_names_are_suggested_where_a_list_of_them_would_be_long(
+    administrator_client: Client,
+) -> None:
+    server = after_success(http_server(), *[f"t{number}" for number in range(MAX_CHOSEN + 1)])
+    text = page(administrator_client, server)
+    assert '<datalist id="policy-tools"><option value="t0">' in text
+    assert '<select class="form-select font-monospace" name="policy-tool"' not in text
