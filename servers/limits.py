@@ -90,17 +90,20 @@ class TimeLimit:
 def call_limit(
     tool: str,
     *,
+    given: float | None = None,
     tool_timeout: float | None = None,
     request_timeout: float | None = None,
     profile: float | None = None,
 ) -> TimeLimit:
     """How long one call of `tool` may take (U42-U48, A37).
 
-    A set `tool_timeout` replaces the `profile`'s limit, and that the default and the slow
-    classes; a set `request_timeout` cuts further, while one that nobody set does not. 0 means
-    no limit.
+    What the caller has `given` replaces a set `tool_timeout`, that the `profile`'s limit, and that
+    the default and the slow classes; a set `request_timeout` cuts further, while one that nobody
+    set does not. 0 means no limit.
     """
-    if tool_timeout is not None:
+    if given is not None:
+        limit = TimeLimit(given or None, "the limit given with this call")
+    elif tool_timeout is not None:
         limit = TimeLimit(tool_timeout or None, "tool_timeout_secs")
     elif profile is not None:
         limit = TimeLimit(profile, "the limits profile")

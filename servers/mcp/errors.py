@@ -167,12 +167,13 @@ def _explain_cause(cause: BaseException, host: str, place: str) -> ServerUnavail
 
 
 def _refused_hint(host: str) -> str:
+    hint = "Check that the server runs and that the port is right."
     if host in LOOPBACK_NAMES and any(os.path.exists(mark) for mark in CONTAINER_MARKS):
-        return (
-            f"Umpteenth runs in a container, where {host} is the container itself; "
-            "use the host's name, such as host.docker.internal."
+        hint += (
+            f" Umpteenth runs in a container, where {host} is the container itself; a server "
+            "outside of it is reached by the host's name, such as host.docker.internal."
         )
-    return "Check that the server runs and that the port is right."
+    return hint
 
 
 def _explain_exchange(error: Exception, url: str) -> ServerUnavailable:

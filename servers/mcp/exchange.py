@@ -61,6 +61,12 @@ MAX_RETRY_AFTER: Final = 5.0
 BUSY: Final = (429, 503)
 # Client errors that may be over soon; 409 says that the last stream has not ended there yet.
 _PASSING: Final = (408, 409, 425, 429)
+CHECK_PATH: Final = "Check the path; many servers listen at /mcp, older ones at /sse."
+# The SDK for Python takes such hosts only with a port, and answers others so.
+CHECK_HOST: Final = (
+    "The host and port of the address become the Host header, and the server takes others; many "
+    "take localhost only with a port, such as http://localhost:8000/mcp."
+)
 _CREDENTIAL: Final = re.compile(r"auth|token|key|secret|cookie|password|credential", re.IGNORECASE)
 _CHALLENGE: Final = re.compile(r'\berror_description="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
@@ -219,7 +225,7 @@ class Door:
             )
         return LoginRefusal(
             f"The server requires a login: {title}" + (f": {words}" if words else "."),
-            "Add an Authorization header under Headers.",
+            "Add an Authorization header, or name a secret in the option token_ref.",
             status=status,
         )
 
@@ -280,7 +286,7 @@ def not_mcp(response: httpx2.Response, url: str) -> NotMcp:
     if "html" in kind:
         return NotMcp(
             f"{shown} answers with a web page, not as an MCP server.",
-            "Check the path; many servers listen at /mcp.",
+            CHECK_PATH,
         )
     what = f"with {own_words(kind, 100)}" if kind else "without a content type"
     return NotMcp(f"{shown} answers {what}, not as an MCP server.", "Check the address.")
@@ -351,7 +357,9 @@ def _phrase(status: int) -> str:
 
 def _hint_for(status: int) -> str:
     if status in (404, 405, 410):
-        return "Check the path; many servers listen at /mcp."
+        return CHECK_PATH
+    if status == HTTPStatus.MISDIRECTED_REQUEST:
+        return CHECK_HOST
     if status in BUSY:
         return "The server is busy; try again later."
     return ""

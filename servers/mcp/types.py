@@ -59,7 +59,8 @@ class ConnectionSettings:
         """How long a call of `tool` may take; `timeout` stands in for the server's own limit."""
         return rules.call_limit(
             tool,
-            tool_timeout=self.tool_timeout if timeout is None else timeout,
+            given=timeout,
+            tool_timeout=self.tool_timeout,
             request_timeout=self.call_cut,
             profile=self.limits.call_seconds,
         )

@@ -283,7 +283,7 @@ async def test_a_time_out_says_whether_the_call_may_have_happened(tool: str, dou
         await connection.list_tools()
         with pytest.raises(CallTimedOut) as caught:
             await connection.call_tool(tool, {}, timeout=0.1)
-    assert "within 0.1 seconds (tool_timeout_secs)" in caught.value.message
+    assert "within 0.1 seconds (the limit given with this call)" in caught.value.message
     assert (IN_DOUBT in caught.value.message) is doubt
 
 

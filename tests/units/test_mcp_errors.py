@@ -65,6 +65,7 @@ async def test_localhost_inside_a_container_gets_its_own_hint(
 ) -> None:
     monkeypatch.setattr(errors, "CONTAINER_MARKS", (os.devnull,))
     error = await failure(http_settings(f"http://localhost:{unused_port()}/mcp"))
+    assert error.hint.startswith("Check that the server runs and that the port is right. ")
     assert "localhost is the container itself" in error.hint
 
 
@@ -173,6 +174,12 @@ async def test_what_does_not_speak_http_is_explained() -> None:
         (Reply(200, {"content-type": "application/json"}, b""), "with an empty body", ""),
         (Reply(200, {"content-type": "application/json"}, b'{"a":1}'), "no JSON-RPC answer", ""),
         (Reply(202), "with an empty body", ""),
+        (Reply(404), "answered 404 Not Found", "at /mcp, older ones at /sse"),
+        (
+            Reply(421, TEXT, b"Invalid Host header"),
+            "answered 421 Misdirected Request: Invalid Host header",
+            "become the Host header",
+        ),
         (Reply(500, TEXT, b"boom"), "answered 500 Internal Server Error: boom", ""),
         (
             Reply(500, {"content-type": "text/html"}, b"<title>x</title><h1>Bad</h1> day &amp; q"),
