@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from jobs.permission import Permission
+from servers.changes import Changes
 from servers.limits import MAX_INFLIGHT_CALLS
 from servers.mcp.types import (
     CallResult,
@@ -208,20 +209,10 @@ class ServerLink:
         self.tools = {tool.name: tool for tool in listed.tools}
 
     def _note_changes(self, listed: ToolList) -> None:
-        before = self.tools
+        before = _hashes(self.tools)
         self._keep(listed)
-        after = self.tools
-        changes = {
-            "added": [name for name in after if name not in before],
-            "removed": [name for name in before if name not in after],
-            "changed": [
-                name
-                for name, tool in after.items()
-                if name in before and before[name].content_hash != tool.content_hash
-            ],
-        }
-        if any(changes.values()):
-            payload = {"server": self.server.name, **changes}
+        if changes := Changes.between(before, _hashes(self.tools)):
+            payload = {"server": self.server.name, **changes.as_json()}
             self._recorder.record("server.tools_changed", payload)
 
     def _fail(self, reason: str, error: ServerError | None = None, *, silent: bool = False) -> None:
@@ -255,6 +246,10 @@ def unavailable(server: str, reason: str, error: ServerError | None = None) -> d
         }
         details |= {key: value for key, value in found.items() if value not in ("", None)}
     return details
+
+
+def _hashes(tools: Mapping[str, Tool]) -> dict[str, str]:
+    return {name: tool.content_hash for name, tool in tools.items()}
 
 
 def _title(server: str) -> str:

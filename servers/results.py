@@ -14,9 +14,9 @@ from uuid import UUID
 from django.db import transaction
 
 from servers import pacing, toolcache
+from servers.changes import Changes
 from servers.mcp.types import LoginRequired, ServerError, ToolList
 from servers.models import Check, Server
-from servers.toolcache import Changes
 from umpteenth.core.clock import database_now
 from umpteenth.core.masking import Masker
 from umpteenth.core.text import clean, clean_json

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from servers.changes import Changes
 from servers.mcp.types import Tool as ListedTool
 from servers.mcp.types import ToolList
 from servers.models import Tool
@@ -27,21 +28,6 @@ _WRITTEN = [
     "open_world",
     "content_hash",
 ]
-
-
-@dataclass(frozen=True)
-class Changes:
-    """How the tools differ from the success before, by name, in the server's order."""
-
-    added: list[str]
-    removed: list[str]
-    changed: list[str]
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
-
-    def as_json(self) -> dict[str, list[str]]:
-        return {"added": self.added, "removed": self.removed, "changed": self.changed}
 
 
 @dataclass(frozen=True)
@@ -72,9 +58,11 @@ def replace(server_id: UUID, rows: list[Row]) -> Changes:
         name: (digest, position)
         for name, digest, position in tools.values_list("name", "content_hash", "position")
     }
-    listed = {row.tool.name for row in rows}
-    removed = [name for name in stored if name not in listed]
-    for names in _batches(removed):
+    changes = Changes.between(
+        {name: digest for name, (digest, _) in stored.items()},
+        {row.tool.name: row.tool.content_hash for row in rows},
+    )
+    for names in _batches(changes.removed):
         Tool.objects.filter(server_id=server_id, name__in=names).delete()
     Tool.objects.bulk_create(
         [row.tool for row in rows if row.masked or stored.get(row.tool.name) != _mark(row.tool)],
@@ -83,19 +71,11 @@ def replace(server_id: UUID, rows: list[Row]) -> Changes:
         unique_fields=["server", "name"],
         update_fields=_WRITTEN,
     )
-    return Changes(
-        added=[row.tool.name for row in rows if row.tool.name not in stored],
-        removed=removed,
-        changed=[row.tool.name for row in rows if _is_changed(row.tool, stored)],
-    )
+    return changes
 
 
 def _mark(tool: Tool) -> tuple[str, int]:
     return tool.content_hash, tool.position
-
-
-def _is_changed(tool: Tool, stored: dict[str, tuple[str, int]]) -> bool:
-    return tool.name in stored and stored[tool.name][0] != tool.content_hash
 
 
 def _batches(names: list[str]) -> Iterator[list[str]]:

@@ -41,6 +41,7 @@ WITHOUT_DJANGO = (
     "secrets_vault.crypto",
     "secrets_vault.errors",
     "secrets_vault.references",
+    "servers.changes",
     "servers.definition",
     "servers.effective",
     "servers.limits",

@@ -9,7 +9,8 @@ import pytest
 from django.db import IntegrityError
 from django.test.utils import CaptureQueriesContext
 
-from servers import results, toolcache
+from servers import results
+from servers.changes import Changes
 from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable, Tool, ToolList
 from servers.models import Check, Server
 from servers.models import Tool as ToolRow
@@ -61,7 +62,7 @@ class TestTools:
         ids = dict(server.tools.values_list("name", "pk"))
         ToolRow.objects.filter(name__in="abd").update(title="untouched")
         changes = store(server, listed(("a", "1"), ("b", "1"), ("c", "2"), ("e", "1")))
-        assert changes == toolcache.Changes(added=["e"], removed=["d"], changed=["c"])
+        assert changes == Changes(added=["e"], removed=["d"], changed=["c"])
         assert kept(server) == [("a", "1"), ("b", "1"), ("c", "2"), ("e", "1")]
         assert dict(server.tools.filter(name__in="abc").values_list("name", "pk")) == {
             name: ids[name] for name in "abc"
@@ -152,7 +153,7 @@ class TestTools:
 class TestRunStart:
     def start(
         self, server: Server, outcome: ToolList | ServerError, **options: Any
-    ) -> toolcache.Changes | None:
+    ) -> Changes | None:
         connection = None if isinstance(outcome, ServerError) else FoundServer()
         version = options.pop("version", server.connection_version)
         masker = options.pop("masker", NOTHING)
