@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 from servers.effective import value_words
 from servers.limits import PROFILES
 from servers.models import Server
-from servers.options import BY_NAME, CATALOGUE, Option, OptionError, parse
+from servers.options import BY_NAME, CATALOGUE, LIMIT_FIELDS, Option, OptionError, parse
 
 PREFIX: Final = "option"
 UNITS: Final = {"seconds": "s", "milliseconds": "ms", "bytes": "bytes"}
@@ -204,11 +204,10 @@ def _placeholder(option: Option) -> str:
 
 def _help(option: Option) -> str:
     meaning = option.meaning.replace("`", "")
-    profiles = {
-        name: getattr(limits, option.name.removeprefix("max_"), None)
-        for name, limits in PROFILES.items()
-    }
-    if option.default is not None or None in profiles.values():
+    if option.name not in LIMIT_FIELDS:
         return meaning
-    words = [f"{name} {value_words(option, value)}" for name, value in profiles.items()]
+    field = LIMIT_FIELDS[option.name]
+    words = [
+        f"{name} {value_words(option, getattr(limits, field))}" for name, limits in PROFILES.items()
+    ]
     return f"{meaning} By profile: {', '.join(words)}."
