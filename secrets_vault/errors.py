@@ -14,7 +14,8 @@ class BadReference(SecretError):
 class SecretNotFound(SecretError):
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"Secret {name} not found. An administrator can create it under Settings, Secrets."
+            f"Secret {name} not found. An administrator can create it under Settings, Secrets "
+            f"(or with: umpteenth secret set {name})."
         )
         self.name = name
 
@@ -37,7 +38,8 @@ class SecretUnreadable(SecretError):
     def __init__(self, name: str, key_id: str) -> None:
         super().__init__(
             f"Secret {name} cannot be decrypted with key {key_id}, enter it again "
-            "under Settings, Secrets, or bring that key back."
+            f"under Settings, Secrets (or with: umpteenth secret set {name}), "
+            "or bring that key back."
         )
         self.name = name
         self.key_id = key_id

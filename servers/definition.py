@@ -345,9 +345,9 @@ def _command_problem(command: str) -> str:
         return "This is no program; enter its name or its path, for example npx."
     if " " in command and not command.startswith("/"):
         program = command.split()[0]
-        return f"Only the program goes here ({program}); put the rest into Arguments."
+        return f"The command is the program alone ({program}); the rest are its arguments."
     if "{{" in command:
-        return "A secret cannot stand in the command; put it into the environment."
+        return "A secret cannot stand in the command; use a variable of its environment."
     return ""
 
 
@@ -357,7 +357,7 @@ def _package_problem(data: ServerData) -> str:
     example = _RUNNERS.get(program, "")
     if not example or any(arg and not arg.startswith("-") for arg in data.args):
         return ""
-    return f"{program} needs a package to start: add its name to Arguments, for example {example}."
+    return f"{program} needs a package to start: name it as an argument, for example {example}."
 
 
 def _argument_problem(argument: str) -> str:
@@ -368,7 +368,7 @@ def _argument_problem(argument: str) -> str:
     if len(argument.encode()) > MAX_ARGUMENT:
         return f"The argument is too long: {MAX_ARGUMENT} bytes are possible."
     if re.search(r"\{\{\s*secret:", argument):
-        return "A secret cannot stand in an argument, where others can read it: use Environment."
+        return "A secret cannot stand in an argument, where others can read it; use a variable."
     return ""
 
 

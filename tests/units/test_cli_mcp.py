@@ -71,6 +71,8 @@ def test_a_literal_token_is_accepted_with_a_warning() -> None:
 
 
 def test_a_reference_is_no_reason_to_warn() -> None:
+    for name in ("TOKEN", "K"):
+        set_secret(actor=None, name=name, value="value-of-it")
     header = "Authorization: Bearer {{secret:TOKEN}}"
     result = run("add", "a", "--url", "https://h.example/?k={{secret:K}}", "--header", header)
     assert result.exit_code == 0
@@ -104,7 +106,7 @@ def test_a_command_without_two_dashes_before_it_is_told_of_them() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("add", "x", "--", "npx", "-y"), "npx needs a package to start: add its name to Arg"),
+        (("add", "x", "--", "npx", "-y"), "npx needs a package to start: name it as an argument"),
         (("add", "a b", "--", "server"), "can hold only letters"),
         (("add", "GITHUB", "--", "server"), "exists already"),
         (("add", "x", "--url", "https://me:pw@h/"), "user name or password"),

@@ -86,6 +86,37 @@ def test_a_literal_token_warns_and_is_stored_encrypted() -> None:
     assert b"canary" not in bytes(server.private)
 
 
+@pytest.mark.parametrize(
+    "reference",
+    [
+        (*URL, "--header", "X-Key: {{secret:LATER}}"),
+        ("--url", "https://h.example/mcp?key={{secret:LATER}}"),
+        (*SOCKET, "--header", "X-Key: {{secret:LATER}}{{secret:LATER}}"),
+        ("--env", "KEY={{secret:LATER}}", *COMMAND),
+    ],
+)
+def test_a_reference_to_nothing_is_told_of(reference: tuple[str, ...]) -> None:
+    """The same as for a token reference; a secret that is there is no reason to warn."""
+    set_secret(actor=None, name="THERE", value="value-of-it")
+    result = run("add", "a", *reference)
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "Warning: There is no secret named LATER, so that no connection comes about. "
+        "Create it with: umpteenth secret set LATER\n"
+    )
+    assert run("add", "b", *URL, "--header", "X-Key: {{secret:THERE}}").stderr == ""
+
+
+def test_a_secrets_name_without_its_at_sign_is_never_sent_as_a_token() -> None:
+    """U30 is for tokens; this one would be sent to the server as `Bearer ENGINE`."""
+    set_secret(actor=None, name="ENGINE", value="value-of-it")
+    result = run("add", "a", *URL, "--token-ref", "ENGINE")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "There is a secret named ENGINE; write --token-ref @ENGINE" in result.stderr
+    assert not Server.objects.exists()
+    assert run("add", "a", *URL, "--token-ref", "ENGINE-2").exit_code == 0
+
+
 def test_options_are_set_by_name() -> None:
     """U14: each as often as it is given, the last one counts."""
     given = ("allow_stateless=no", "tool_timeout_secs=9", "tool_timeout_secs = 300", "max_tools=64")
@@ -194,6 +225,14 @@ def test_show_tells_the_policy_and_marks_restricted_tools() -> None:
     text = run("show", "github").stdout
     assert "trust: open; allowed_tools: drop, echo; blocked_tools: drop" in text
     assert "other [not allowed]" in text
+
+
+def test_show_tells_every_mark_that_a_guarded_policy_acts_on() -> None:
+    """A29-A31."""
+    server = after_success(http_server(policy=Policy(trust="guarded")), "search", "echo")
+    server.tools.filter(name="search").update(open_world=True, read_only=True)
+    text = run("show", "github").stdout
+    assert "  search [read-only, open world, creator only]" in text
 
 
 @pytest.mark.parametrize("state", Server.State)

@@ -48,6 +48,16 @@ def test_an_empty_value_brings_the_default_back() -> None:
     assert (Server.objects.get().options, Server.objects.get().token_name) == ({}, "")
 
 
+def test_a_token_reference_to_nothing_is_told_of() -> None:
+    """U27: as with `mcp add`, and only by the command that sets it."""
+    http_server()
+    result = change("github", "token_ref=@LATER")
+    assert result.exit_code == 0
+    assert "There is no secret named LATER" in result.stderr
+    assert "umpteenth secret set LATER" in result.stderr
+    assert change("github", "max_tools=3").stderr == ""
+
+
 def test_an_option_that_an_older_version_knew_is_dropped() -> None:
     http_server()
     Server.objects.update(options={"forgotten": 1, "max_tools": 3})

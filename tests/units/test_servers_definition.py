@@ -210,7 +210,7 @@ def test_what_no_process_can_be_started_with_is_refused(
 def test_a_runner_of_packages_needs_one(command: str, args: tuple[str, ...]) -> None:
     errors = check(stdio(command=command, args=args))
     assert list(errors) == ["args"]
-    assert "needs a package to start: add its name to Arguments" in errors["args"]
+    assert "needs a package to start: name it as an argument" in errors["args"]
 
 
 @pytest.mark.parametrize("args", [("-y", "pkg"), ("--from", "git+https://h/x", "x"), ("pkg", "-v")])

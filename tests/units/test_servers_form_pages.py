@@ -113,7 +113,7 @@ def test_a_package_that_is_missing_is_asked_for_in_the_next_argument(
     assert not Server.objects.exists()
     [row] = re.findall(r'<textarea[^>]*aria-describedby="arg-2-error"[^>]*></textarea>', text)
     assert 'aria-invalid="true"' in row
-    assert "npx needs a package to start: add its name to Arguments" in text
+    assert "npx needs a package to start: name it as an argument" in text
 
 
 def test_errors_stand_under_their_fields_and_nothing_typed_is_lost(

@@ -15,6 +15,7 @@ from umpteenth.cli.output import emit_json, fail, json_option
 
 if TYPE_CHECKING:
     from servers.definition import Entry, ServerData
+    from servers.models import Server
 
 # Names of headers and variables whose values are usually secret.
 _SENSITIVE = re.compile(r"auth|token|key|secret|passw|cookie|credential", re.IGNORECASE)
@@ -76,12 +77,19 @@ def add(as_json: bool, **given: Any) -> None:
     data = _data(given)
     warnings = list(_literals(data))
     if (token := given["token_ref"]) and not token.startswith("@"):
+        if problem := _forgotten_at(token.strip()):
+            raise click.UsageError(problem)
         data = _with_literal_token(data, token)
         warnings.append(_literal_token_words())
     try:
         server = create_server(actor=None, data=data)
     except InvalidServer as error:
         fail(str(error))
+    warnings += [
+        f"There is no secret named {name}, so that no connection comes about. "
+        f"Create it with: umpteenth secret set {name}"
+        for name in _missing_secrets(server)
+    ]
     if problem := token_problem(server):
         warnings.append(f"{problem} Create it with: umpteenth secret set {server.token_name}")
     for warning in warnings:
@@ -160,6 +168,26 @@ def read_setting(text: str) -> tuple[str, Any]:
         return name.strip(), parse(name.strip(), value)
     except OptionError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _missing_secrets(server: Server) -> list[str]:
+    """Those that its values refer to; they may come later."""
+    from secrets_vault.models import Secret
+
+    there = Secret.objects.filter(name__in=server.secret_names).values_list("name", flat=True)
+    return sorted({*server.secret_names} - {*there})
+
+
+def _forgotten_at(token: str) -> str:
+    """A name that was meant, and would be sent in place of the secret's value."""
+    from secrets_vault.models import Secret
+
+    if not Secret.objects.filter(name=token).exists():
+        return ""
+    return (
+        f"There is a secret named {token}; write --token-ref @{token} to send its value. "
+        "If that text is the token itself, write it into --header 'Authorization: Bearer …'."
+    )
 
 
 def _with_literal_token(data: ServerData, token: str) -> ServerData:

@@ -32,6 +32,8 @@ def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
         update_server,
     )
 
+    from servers.status import token_problem
+
     server = get_server(name)
     data = current_data(server)
     options = {**(data.options or {}), **changes}
@@ -40,6 +42,9 @@ def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
         saved = update_server(server, actor=None, data=data, version=server.version)
     except (InvalidServer, OutdatedEdit, ServerGone) as error:
         fail(str(error))
+    if "token_ref" in changes and (problem := token_problem(saved)):
+        remedy = f"Create it with: umpteenth secret set {saved.token_name}"
+        click.echo(f"Warning: {problem} {remedy}", err=True)
     if as_json:
         emit_json({**summary(saved), "options": saved.options})
     else:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from servers.models import Server
 
 
+# What a server says of a tool, as far as a policy acts on it or calls are repeated for it.
+_MARKS = (("read-only", "read_only"), ("destructive", "destructive"), ("open world", "open_world"))
+
+
 def get_server(name: str) -> Server:
     from servers.models import Server
 
@@ -45,11 +49,7 @@ def tools_of(server: Server) -> list[dict[str, Any]]:
 
 def print_tools(tools: list[dict[str, Any]]) -> None:
     for tool in tools:
-        marks = [
-            word
-            for word, key in (("read-only", "read_only"), ("destructive", "destructive"))
-            if tool[key]
-        ]
+        marks = [word for word, key in _MARKS if tool[key]]
         marks += [tool["restricted"]] if tool.get("restricted") else []
         head = f"  {tool['name']}" + (f" [{', '.join(marks)}]" if marks else "")
         first_line = (tool["description"] or "").strip().partition("\n")[0]
