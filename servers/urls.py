@@ -12,6 +12,7 @@ urlpatterns = [
     path("checks/<uuid:pk>/", checks.show, name="check"),
     path("checks/<uuid:pk>/cancel/", checks.cancel, name="cancel_check"),
     path("<uuid:pk>/", sheet.detail, name="detail"),
+    path("<uuid:pk>/news/", sheet.news, name="news"),
     path("<uuid:pk>/row/", pages.row, name="row"),
     path("<uuid:pk>/tools/", tools.tools, name="tools"),
     path("<uuid:pk>/tool/", tools.tool, name="tool"),

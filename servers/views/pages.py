@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,13 +19,12 @@ from servers.models import Server
 from servers.queries import changed_servers, find_servers
 from servers.status import auth_status
 from servers.usage import usages
-from servers.views.common import can_manage, get_server_to_manage, no_such_server
+from servers.views.common import can_manage, get_server_to_manage, no_such_server, watch
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 PER_PAGE = 25
 MAX_WHY = 100  # characters of the last error below a row's state
-WATCH_OVERLAP = timedelta(seconds=5)
 
 
 @require_GET
@@ -41,7 +39,7 @@ def list_servers(request: Request) -> HttpResponse:
         "page_obj": page,
         "rows": [_row(server) for server in page.object_list],
         "can_manage": can_manage(request),
-        **_watch(),
+        **watch(),
         "open_check": _uuid(request.GET.get("check", "")),
     }
     target = request.htmx.target if request.htmx else None
@@ -67,14 +65,9 @@ def changes(request: Request) -> HttpResponse:
     events = [f"row-{pk}" for pk in found]
     if len(events) > PER_PAGE:  # hundreds of names fit into no header
         events = ["rows"]
-    response = render_page(request, "servers/watch.html", _watch())
+    response = render_page(request, "servers/watch.html", watch())
     response["HX-Trigger"] = json.dumps(dict.fromkeys(events, ""))
     return response
-
-
-def _watch() -> dict[str, str]:
-    # Clocks of several machines and what commits a moment later: rather twice than not at all.
-    return {"since": f"{clock.now() - WATCH_OVERLAP:%Y-%m-%dT%H:%M:%S%z}"}
 
 
 def _row_page(request: Request, pk: UUID) -> HttpResponse:

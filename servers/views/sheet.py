@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from servers.policy import Policy
 from servers.queries import latest_news, recent_checks
 from servers.status import auth_status, credentials_words, is_about_secret, token_problem
 from servers.usage import usages
-from servers.views.common import can_manage, get_server
+from servers.views.common import can_manage, get_server, watch
 from servers.views.tools import tools_of
 from umpteenth.core import clock
 from umpteenth.core.config import get_options
@@ -73,8 +74,32 @@ def detail(request: Request, pk: UUID) -> HttpResponse:
         "bars": _strip(pk),
         "usages": usages(server),
         "can_manage": can_manage(request),
+        "seen": _seen(server),
+        **watch(),
     }
     return render_page(request, "servers/detail.html", context, partial="servers/detail_part.html")
+
+
+@require_GET
+def news(request: Request, pk: UUID) -> HttpResponse:
+    """The place of the sheet that offers to renew it once it is out of date (`seen`).
+
+    It asks when `pages.changes` names the server. Nothing else of the sheet moves by itself.
+    """
+    server = get_server(pk)
+    seen = request.GET.get("seen", "")
+    is_new = seen != _seen(server)
+    context = {"server": server, "seen": seen, "is_new": is_new}
+    response = render_page(request, "servers/news.html", context)
+    if is_new:
+        response["HX-Trigger"] = json.dumps({"announce": f"There is a new result of {server.name}"})
+    return response
+
+
+def _seen(server: Server) -> str:
+    """What the sheet shows, in a word: it differs after an edit, a switch and a check."""
+    checked = server.checked_at.timestamp() if server.checked_at else 0
+    return f"{server.version}-{server.enabled:d}-{checked:.6f}"
 
 
 def _connection(server: Server) -> dict[str, Any]:

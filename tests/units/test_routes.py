@@ -186,6 +186,7 @@ ROUTES: dict[str, Route] = {
     "servers:list": everyone(),
     "servers:changes": everyone(),
     "servers:detail": everyone(_server),
+    "servers:news": everyone(_server),
     "servers:row": everyone(_server),
     "servers:tools": everyone(_server),
     "servers:tool": everyone(_server, query="?name=now"),

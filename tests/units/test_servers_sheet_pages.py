@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import time_machine
@@ -364,3 +366,41 @@ def test_a_secret_that_is_missing_leads_to_the_secrets(
     server = http_server("token", options={"token_ref": "@NOT_THERE"})
     assert "Open Secrets" in facts_of(administrator_client, server)["Auth"]
     assert "Open Secrets" not in facts_of(member_client, server)["Auth"]
+
+
+def news_of(client: Client, server: Server, seen: str) -> tuple[str, str]:
+    """The place for news, and what a screen reader says."""
+    response = client.get(reverse("servers:news", args=[server.pk]), {"seen": seen})
+    said = json.loads(response.get("HX-Trigger", "{}"))
+    return response.content.decode(), said.get("announce", "")
+
+
+def test_a_sheet_that_is_out_of_date_offers_to_renew_itself(member_client: Client) -> None:
+    """It listens to the list's watch and changes nothing under the pointer."""
+    server = after_success(http_server(), "echo")
+    html = sheet(member_client, server)
+    address = re.search(rf'hx-get="[^"]*/news/\?seen=([^"]*)" hx-trigger="row-{server.pk} ', html)
+    assert address
+    assert reverse("servers:changes") in html
+    place, said = news_of(member_client, server, unquote(address[1]))
+    assert "New result" not in html + place
+    assert f'hx-trigger="row-{server.pk} ' in place
+    assert said == ""
+    store_failure(server, ServerUnavailable("It refused the connection."))
+    place, said = news_of(member_client, server, unquote(address[1]))
+    assert "New result" in place
+    assert "hx-trigger" not in place
+    assert said == f"There is a new result of {server.name}"
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"enabled": False}])
+def test_an_edit_and_a_switch_are_news_too(change: dict[str, Any], member_client: Client) -> None:
+    server = http_server()
+    seen = member_client.get(reverse("servers:detail", args=[server.pk])).context["seen"]
+    changed(server, **change)
+    assert "New result" in news_of(member_client, server, seen)[0]
+
+
+def test_what_the_address_says_was_seen_is_not_believed(member_client: Client) -> None:
+    place, _ = news_of(member_client, http_server(), '"><script>alert(1)</script>')
+    assert "<script>" not in place
