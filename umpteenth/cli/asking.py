@@ -1,14 +1,17 @@
 """Puts the questions of servers to the person at the terminal.
 
 Everything that a server says is shown as its own words; what the person types is converted to the
-kind of the field, checked against the form, and asked for again while it does not fit.
+kind of the field, checked against the form, and asked for again until it fits or the person leaves
+(Ctrl-D).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -19,11 +22,19 @@ from umpteenth.core.text import clean
 ReadLine = Callable[[], Awaitable["str | None"]]
 Write = Callable[[str], None]
 
-MAX_TRIES: Final = 5  # for one field
 MAX_LABEL: Final = 200
 MAX_CHOICES: Final = 100
 YES: Final = frozenset({"y", "yes", "true", "1"})
 NO: Final = frozenset({"n", "no", "false", "0"})
+WAY_OUT: Final = "Ctrl-D leaves the question."
+# What a form may ask for (spec 2025-11-25, StringSchema), as a person is told.
+FORMATS: Final = {
+    "email": "an e-mail address, such as ada@example.org",
+    "uri": "an address with its scheme, such as https://example.org/",
+    "date": "a date, such as 2026-11-30",
+    "date-time": "a date and a time with its zone, such as 2026-11-30T12:00:00Z",
+}
+_EMAIL: Final = re.compile(r"[^@\s<>]+@[^@\s<>]+")
 
 
 def terminal_asker(server: str) -> Asker | None:
@@ -105,7 +116,7 @@ class Terminal:
 
     async def _field(self, name: str, field: dict[str, Any], *, required: bool) -> Any:
         self._write(_choices_text(field))
-        for _ in range(MAX_TRIES):
+        while True:
             typed = (await self._prompt(_label(name, field, required=required))).strip()
             if not typed and field.get("default") is not None:
                 return field["default"]
@@ -114,12 +125,16 @@ class Terminal:
             try:
                 return _checked(name, field, typed)
             except _Unfit as reason:
-                self._write(f"  {reason}\n")
-        raise _Left
+                self._write(f"  {reason} {WAY_OUT}\n")
 
     async def _agrees(self, prompt: str, default: bool) -> bool:
-        typed = (await self._prompt(prompt)).strip().lower()
-        return default if not typed else typed in YES
+        while True:
+            typed = (await self._prompt(prompt)).strip()
+            if not typed:
+                return default
+            with contextlib.suppress(_Unfit):
+                return _yes_or_no(typed)
+            self._write(f"  Type y or n. {WAY_OUT}\n")
 
     async def _prompt(self, text: str) -> str:
         self._write(text)
@@ -184,11 +199,25 @@ def _checked(name: str, field: dict[str, Any], typed: str) -> Any:
     from servers.mcp.elicitation import fault_of_answer
 
     value = _converted(field, typed)
+    if isinstance(value, str) and not _has_format(str(field.get("format")), value):
+        raise _Unfit(f"Type {FORMATS[field['format']]}.")
     form = Question("", {"type": "object", "properties": {name: field}, "required": [name]})
     fault = fault_of_answer(Answer("accept", {name: value}), form)
     if fault:
-        raise _Unfit(fault)
+        # What it begins with is about calls of tools.
+        raise _Unfit(fault.partition(": ")[2] or fault)
     return value
+
+
+def _has_format(name: str, value: str) -> bool:
+    """Whether a text is what its field wants; True for formats that forms have no place for."""
+    if name == "email":
+        return _EMAIL.fullmatch(value) is not None
+    if name not in FORMATS:
+        return True
+    import jsonschema_rs
+
+    return jsonschema_rs.validator_for({"format": name}, validate_formats=True).is_valid(value)
 
 
 def _converted(field: dict[str, Any], typed: str) -> Any:

@@ -31,7 +31,6 @@ def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
         current_data,
         update_server,
     )
-
     from servers.status import token_problem
 
     server = get_server(name)
