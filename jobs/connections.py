@@ -197,6 +197,7 @@ class ServerLink:
                 "transport": connection.transport,
                 "protocol_version": connection.protocol_version,
                 "how": connection.how,
+                **({"socket": True} if self.server.transport == "unix" else {}),
                 **({"warnings": listed.warnings} if listed.warnings else {}),
             },
             ms=ms,

@@ -164,10 +164,11 @@ def _connected(line: Line, payload: Mapping[str, Any]) -> None:
     tools = payload.get("tools")
     count = len(tools) if isinstance(tools, list) else tools
     words = [f"{count} tool{'' if count == 1 else 's'}"] if isinstance(count, int) else []
-    words += [
-        text_of(payload[key]) for key in ("transport", "protocol_version") if payload.get(key)
-    ]
-    line.detail = preview(" · ".join(words))
+    transport = text_of(payload.get("transport"))
+    if payload.get("socket"):
+        transport += " over a Unix socket"
+    words += [transport, text_of(payload.get("protocol_version"))]
+    line.detail = preview(" · ".join(filter(None, words)))
     line.marks = marks_of(payload)
     line.has_body = says_more(line.kind, payload)
 

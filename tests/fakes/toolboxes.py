@@ -55,8 +55,13 @@ class Bench:
         settings = ConnectionSettings(name=name, transport="http", url="http://127.0.0.1/mcp")
         if allowed is not None:
             self.now = Permission("creator", allowed)
-        values: dict[str, Any] = {"permission": self.now, "settings": settings}
-        server = AttachedServer(uuid4(), name, "http", True, **(values | fields))
+        values: dict[str, Any] = {
+            "transport": "http",
+            "enabled": True,
+            "permission": self.now,
+            "settings": settings,
+        }
+        server = AttachedServer(uuid4(), name, **(values | fields))
         self.links[name] = ServerLink(server, self.recorder)  # type: ignore[arg-type]
         self.links[name].start()
         return self.links[name]

@@ -38,6 +38,11 @@ def page(client: Client, url: str) -> str:
             {"server": "time", "tools": 1, "transport": "stdio"},
             "1 tool · stdio",
         ),
+        (
+            "server.connected",
+            {"server": "engine", "tools": 2, "transport": "http", "socket": True},
+            "2 tools · http over a Unix socket",
+        ),
         ("server.skipped", {"server": "time", "reason": "disabled"}, "Server skipped"),
         ("fail", {"reason": "no data"}, "Script reported a failure"),
         ("run.status", {"status": "timed_out"}, "Timed out"),

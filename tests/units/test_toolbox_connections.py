@@ -48,6 +48,12 @@ class TestConnecting(OnABench):
         }
         assert event.ms is not None
 
+    async def test_a_socket_is_named_beside_what_is_spoken_over_it(self, bench: Bench) -> None:
+        """U12."""
+        await bench.attach("good", transport="unix").ready()
+        [payload] = bench.recorder.of("server.connected")
+        assert (payload["transport"], payload["socket"]) == ("http", True)
+
     async def test_a_failure_is_an_event_with_its_reason(
         self, bench: Bench, servers: FakeServers
     ) -> None:
