@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from jobs.models import RunEvent
 from jobs.views.json_tree import json_tree, pretty
 from jobs.views.parts import Part, parts_of
+from umpteenth.core.text import with_full_stop
 
 # Fields that hold text for people; the other ones are shown together as JSON.
 _TEXTS = {
@@ -112,7 +113,7 @@ def as_sentence(reason: object) -> str:
     text = reason.strip() if isinstance(reason, str) else ""
     if not text:
         return ""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
+    return with_full_stop(f"{text[:1].upper()}{text[1:]}")
 
 
 def _result_panes(result: RunEvent) -> list[Pane]:

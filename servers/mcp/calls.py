@@ -31,13 +31,14 @@ from servers.mcp.types import (
     ServerUnavailable,
     Tool,
 )
-from umpteenth.core.text import clean
+from umpteenth.core.text import clean, with_full_stop
 
 MAX_ROUNDS: Final = 10
 # A server that only wants to be asked again is given a moment, as the SDK's own driver does.
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.25
 IN_DOUBT: Final = "The call may have happened."
+NOT_HAPPENED: Final = "The call did not happen."
 
 
 class Send(Protocol):
@@ -73,7 +74,7 @@ class Call:
             in_doubt = self.ongoing.sent and not self._is_read_only
             raise timed_out(clock, in_doubt=in_doubt) from None
         except ServerError as error:
-            raise self._in_doubt(error) from None
+            raise self._with_its_doubt(error) from None
 
     async def _attempts(self) -> CallResult:
         start = time.monotonic()
@@ -162,11 +163,15 @@ class Call:
     def _is_read_only(self) -> bool:
         return self.tool is not None and self.tool.read_only is True
 
-    def _in_doubt(self, error: ServerError) -> ServerError:
-        if self._is_read_only or not self.ongoing.sent or _surely_not_run(error):
+    def _with_its_doubt(self, error: ServerError) -> ServerError:
+        """Whoever wants to repeat the call reads whether it may have happened (A49)."""
+        if isinstance(error, NothingSent):
+            words = NOT_HAPPENED
+        elif self._is_read_only or not self.ongoing.sent or _surely_not_run(error):
             return error
-        words = error.message.rstrip()
-        error.message = f"{words}{'' if words.endswith(('.', '!', '?')) else '.'} {IN_DOUBT}"
+        else:
+            words = IN_DOUBT
+        error.message = f"{with_full_stop(error.message)} {words}"
         error.args = (error.message,)
         return error
 

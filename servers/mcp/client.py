@@ -93,6 +93,18 @@ class Connection:
         return {"transport": self.transport, "mode": self.mode}
 
     @property
+    def ended(self) -> bool:
+        """Whether the process or the standing stream that it lived on is gone.
+
+        Over Streamable HTTP it never is: a lost session is renewed (`_renewing`).
+        """
+        return self._session.transport.ended
+
+    async def explain_end(self) -> ConnectionLost:
+        """Why it has `ended`."""
+        return await self._session.transport.explain_end()
+
+    @property
     def stderr_tail(self) -> str:
         transport = self._session.transport
         return transport.stderr_tail if isinstance(transport, StdioTransport) else ""

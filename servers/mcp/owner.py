@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 
 from servers.limits import TimeLimit, request_limit, start_limit
@@ -28,6 +29,7 @@ from servers.mcp.types import (
     ServerUnavailable,
     Spawner,
 )
+from umpteenth.core.text import with_full_stop
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +141,7 @@ class Owner(Generic[T]):
 
     async def _connect_http(self, attempts: list[Attempt], mode: str) -> None:
         """The first error is the one shown, from the transport that is meant; the other one is
-        its hint (B13)."""
+        its hint (B13). A login that the other one asks for is shown instead."""
         first, second = attempts
         try:
             await first(mode)
@@ -150,10 +152,16 @@ class Owner(Generic[T]):
             try:
                 await second("")
             except ServerError as other:
-                tried = "Legacy SSE" if second == self._try_sse else "Streamable HTTP"
-                error.hint = f"{error.hint} {tried} was tried too: {other.message}".strip()
+                if status_of(other) == HTTPStatus.UNAUTHORIZED and not self._ready.done():
+                    # Whoever asks for credentials is there; what to do is in this error alone.
+                    _add_to_hint(other, f"{self._name_of(first)} was tried first", error)
+                    raise
+                _add_to_hint(error, f"{self._name_of(second)} was tried too", other)
             if not self._ready.done():
                 raise
+
+    def _name_of(self, attempt: Attempt) -> str:
+        return "Legacy SSE" if attempt == self._try_sse else "Streamable HTTP"
 
     def _worth_the_other(self, error: ServerError, tried: Attempt) -> bool:
         if status_of(error) in SSE_STATUSES:
@@ -197,6 +205,10 @@ class _ExitedOnProbe(Exception):
     def __init__(self, error: ServerError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+def _add_to_hint(error: ServerError, what: str, other: ServerError) -> None:
+    error.hint = f"{error.hint} {what}: {with_full_stop(other.message)}".strip()
 
 
 def _ended_on_the_probe(transport: StdioTransport, error: ServerError) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from servers.limits import STANDARD, STRICT, RetryPolicy
 from servers.mcp import calls
 from servers.mcp import session as session_module
-from servers.mcp.calls import IN_DOUBT
+from servers.mcp.calls import IN_DOUBT, NOT_HAPPENED
 from servers.mcp.client import Connection, connect
 from servers.mcp.results import MANY_VALUES, read_result
 from servers.mcp.types import CallResult, CallTimedOut, ConnectionLost, ServerError
@@ -339,12 +339,14 @@ async def test_a_server_that_cannot_be_reached_any_more_got_no_call() -> None:
 async def test_a_call_on_a_connection_that_ended_is_not_in_doubt() -> None:
     """C06: the first one saw the end, the second was never sent."""
     async with reached("stdio") as connection:
+        assert not connection.ended
         with pytest.raises(ConnectionLost) as caught:
             await connection.call_tool("exit", {"code": 4})
+        assert connection.ended
         assert caught.value.message == f"The server ended with exit code 4. {IN_DOUBT}"
         with pytest.raises(ConnectionLost) as caught:
             await connection.call_tool("count", {})
-        assert caught.value.message == "The server ended with exit code 4."
+        assert caught.value.message == f"The server ended with exit code 4. {NOT_HAPPENED}"
 
 
 @pytest.mark.parametrize(

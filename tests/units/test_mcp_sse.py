@@ -75,6 +75,7 @@ async def test_a_stream_that_closes_in_mid_call_fails_the_call_at_once() -> None
         async with connect(settings) as connection:
             with pytest.raises(ConnectionLost, match="closed the event stream"):
                 await connection.call_tool("hang", {})
+            assert connection.ended
             with pytest.raises(ConnectionLost):
                 await connection.list_tools()
 

@@ -18,6 +18,7 @@ from umpteenth.core.text import (
     map_json,
     read_json,
     storable_json,
+    with_full_stop,
 )
 
 
@@ -149,3 +150,12 @@ def test_without_a_limit_any_depth_is_walked() -> None:
     for _ in range(5_001):
         copy = copy["K"]
     assert copy == "BOTTOM"
+
+
+@pytest.mark.parametrize("words", ["It ended.", "What?", "No!", "and so on…"])
+def test_words_that_end_like_a_sentence_are_left_alone(words: str) -> None:
+    assert with_full_stop(f"{words}\n") == words
+
+
+def test_a_sentence_may_follow_words_of_somebody_else() -> None:
+    assert with_full_stop("out of memory ") == "out of memory."

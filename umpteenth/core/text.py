@@ -43,6 +43,12 @@ def clean(text: str, limit: int | None = None) -> str:
     return text
 
 
+def with_full_stop(words: str) -> str:
+    """Words of somebody else, so that another sentence can follow them."""
+    words = words.rstrip()
+    return words if words.endswith((".", "!", "?", "…")) else f"{words}."
+
+
 def clean_json(value: Any, limit: int | None = None) -> Any:
     """A copy of a JSON value whose strings and keys are clean, each cut to `limit` characters.
 
