@@ -21,6 +21,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 
 from secrets_vault.errors import SecretError
+from servers import toolcache
 from servers.connecting import connection_settings
 from servers.mcp.types import Asker, ConnectionSettings, ServerError, ServerUnavailable
 from servers.models import Check, Server
@@ -306,11 +307,14 @@ def _finish(
 def _succeed(
     check: Check, token: str, found: Found, masker: Masker, columns: dict[str, Any]
 ) -> bool:
+    rows = toolcache.rows_of(check.server_id, found.tools, masker)
     with transaction.atomic():
         mine = _mine(check, token)
         if not mine.update(heartbeat_at=database_now()):
             return True
-        changes = store_success(check.server, found.connection, found.tools, masker=masker)
+        changes = store_success(
+            check.server, found.connection, found.tools, masker=masker, rows=rows
+        )
         kept = success_columns(found.connection, found.tools, changes, masker)
         # The connection lists those about its settings as well.
         kept["warnings"] = list(dict.fromkeys([*columns["warnings"], *kept["warnings"]]))

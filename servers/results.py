@@ -62,14 +62,16 @@ def store_success(
     tools: ToolList,
     *,
     masker: Masker | None = None,
+    rows: list[toolcache.Row] | None = None,
 ) -> Changes | None:
     """Keep what was found and the tools, all at once (P28); how the tools differ from before.
 
     None, and nothing is kept, if the server was edited since `server` was read: what was
-    found belongs to settings that no longer exist.
+    found belongs to settings that no longer exist. Whoever is in a transaction gives the `rows`,
+    made before it: masking thousands of tools takes long, and a file lets nobody write meanwhile.
     """
     masker = masker or Masker({})
-    rows = toolcache.rows_of(server.pk, tools, masker)
+    rows = toolcache.rows_of(server.pk, tools, masker) if rows is None else rows
     with transaction.atomic():
         before = _lock(server.pk, server.connection_version)
         if before is None:
@@ -132,8 +134,9 @@ def store_run_start(
             _store_failed_start(server, outcome, masker)
         return None
     assert connection is not None, "a list of tools comes from a connection"
+    rows = toolcache.rows_of(server_id, outcome, masker)
     with transaction.atomic():
-        changes = store_success(server, connection, outcome, masker=masker)
+        changes = store_success(server, connection, outcome, masker=masker, rows=rows)
         if changes is not None and (changes or server.state != Server.State.CONNECTED):
             _record_start(server, success_columns(connection, outcome, changes, masker))
     return changes

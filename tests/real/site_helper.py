@@ -23,7 +23,7 @@ from django.utils import timezone  # noqa: E402
 
 from jobs import jobfile, lifecycle, services, shapes, triggers  # noqa: E402
 from jobs.models import Job, Run, RunEvent, Worker  # noqa: E402
-from servers import checks, health, toolcache  # noqa: E402
+from servers import checks, health, results  # noqa: E402
 from servers.definition import ServerData  # noqa: E402
 from servers.inflight_redis import PREFIX  # noqa: E402
 from servers.mcp.types import Tool, ToolList  # noqa: E402
@@ -134,20 +134,20 @@ def while_a_test_is_stored(name: str, what: str) -> dict[str, Any]:
     server, begun = Server.objects.get(name=name), threading.Event()
     check = checks.request_check(server, actor=None, hinted=False)
     token = checks._claim(check.pk)
-    rows_of = toolcache.rows_of
+    lock = results._lock
 
     def slowly(*arguments: Any) -> Any:
         begun.set()
         # A file lets nobody else even begin.
         while connection.vendor == "postgresql" and not _somebody_waits():
             time.sleep(0.01)
-        return rows_of(*arguments)
+        return lock(*arguments)
 
     def store() -> None:
         found: Any = Found(FoundServer(), ToolList([Tool("late")]))  # type: ignore[arg-type]
         checks._succeed(check, str(token), found, Masker({}), {"warnings": []})
 
-    toolcache.rows_of = slowly  # type: ignore[assignment]
+    results._lock = slowly  # type: ignore[assignment]
     thread = threading.Thread(target=closing, args=(store,), daemon=True)
     thread.start()
     begun.wait(10)
@@ -160,7 +160,7 @@ def while_a_test_is_stored(name: str, what: str) -> dict[str, Any]:
             health.start_due(timezone.now())
     finally:
         thread.join(10)
-        toolcache.rows_of = rows_of
+        results._lock = lock
     return {"servers": Server.objects.filter(name=name).count(), "tests": outcomes_of(name)}
 
 

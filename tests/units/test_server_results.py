@@ -6,14 +6,15 @@ import dataclasses
 from typing import Any
 
 import pytest
-from django.db import IntegrityError
+from django.db import IntegrityError, connection
 from django.test.utils import CaptureQueriesContext
 
-from servers import results
+from servers import checks, results, toolcache
 from servers.changes import Changes
 from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable, Tool, ToolList
 from servers.models import Check, Server
 from servers.models import Tool as ToolRow
+from servers.probe import Found
 from servers.results import store_run_start, store_success
 from servers.services import update_server
 from tests.fakes.server_rows import (
@@ -250,3 +251,26 @@ def _connection() -> Any:
     from django.db import connection
 
     return connection
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("by", ["a check", "a run"])
+def test_tools_are_masked_before_the_database_is_locked(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of tools it takes half a second, in which a file lets nobody write."""
+    server, locked, rows_of = http_server(), list[bool](), toolcache.rows_of
+
+    def note(*arguments: Any) -> list[toolcache.Row]:
+        locked.append(connection.in_atomic_block)
+        return rows_of(*arguments)
+
+    monkeypatch.setattr(toolcache, "rows_of", note)
+    found: Any = Found(FoundServer(), tool_list("a"))  # type: ignore[arg-type]
+    if by == "a check":
+        check = checks.request_check(server, actor=None, hinted=False)
+        checks._succeed(check, str(checks._claim(check.pk)), found, Masker({}), {"warnings": []})
+    else:
+        store_run_start(server.pk, 1, found.connection, found.tools, Masker({}))
+    assert locked == [False]
+    assert Server.objects.get().tool_count == 1
