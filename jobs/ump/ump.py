@@ -37,7 +37,7 @@ usage: ump COMMAND …
   ump state list                              print the keys
   ump output set NAME [VALUE|-]               set an output of this run
   ump step NAME                               begin a step on the timeline
-  ump summary [TEXT|-]                        say in Markdown what the run did
+  ump summary [TEXT|-]                        say what the run did (text; Markdown comes later)
   ump fail [REASON|-]                         end as failed, with a reason
   ump help [COMMAND]
 

@@ -6,13 +6,17 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from servers.effective import default_words, range_words, value_words
 from servers.limits import PROFILES, SLOW_CLASSES
 from servers.options import BY_NAME, CATALOGUE, LIMIT_FIELDS
+from servers.policy import TRUST_LEVELS
+from umpteenth.cli import mcp, secrets
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "servers.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "servers.md"
 
 
 def options_table() -> Iterator[str]:
@@ -51,3 +55,38 @@ def test_the_page_names_the_slow_classes_and_nothing_that_is_no_option() -> None
     assert all(f"`{part}`" in text for part in SLOW_CLASSES[0][1])
     named = set(re.findall(r"`([a-z_]+_(?:secs|ms|calls|ref|header|actor|mode|profile))`", text))
     assert named <= set(BY_NAME)
+
+
+def written() -> Iterator[str]:
+    """What people read: the documents, and the sentences in the source."""
+    yield (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        yield page.read_text(encoding="utf-8")
+    for room in ("umpteenth", "servers", "secrets_vault", "jobs"):
+        for source in (ROOT / room).rglob("*.py"):
+            yield source.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("word", "group"), [("mcp", mcp.command), ("secret", secrets.command)], ids=["mcp", "secret"]
+)
+def test_advice_names_only_commands_that_there_are(word: str, group: click.Group) -> None:
+    found = re.findall(rf"umpteenth {word} ([a-z][a-z-]+)", "\n".join(written()))
+    assert len(found) > 3
+    assert set(found) <= set(group.commands)
+
+
+def test_each_trust_level_is_told_with_what_starts_such_runs() -> None:
+    """A29-A31; nothing is named that cannot start a run yet."""
+    text = PAGE.read_text(encoding="utf-8")
+    for level in TRUST_LEVELS:
+        assert f"\n| `{level}` | " in text
+    assert "webhook" not in text.lower()
+    assert "token or" not in text
+
+
+def test_the_page_tells_what_is_not_offered() -> None:
+    """Each of these a server of the specification may expect of its client."""
+    _, _, part = PAGE.read_text(encoding="utf-8").partition("## What is not offered\n")
+    named = part.partition("\n## ")[0].lower()
+    assert all(word in named for word in ("sampling", "roots", "tasks", "resources", "prompts"))
