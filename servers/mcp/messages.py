@@ -24,6 +24,7 @@ from servers.mcp.types import ServerError
 # Lists and objects of one message, also those that a text in it may hold: read, each takes up to
 # ninety bytes, and a message of brackets alone a gigabyte.
 MAX_CONTAINERS: Final = 1_000_000
+MAX_BATCH: Final = 1000  # messages; one revision had batches at all (2025-03-26)
 
 
 def decode_json(text: str | bytes) -> Any:
@@ -52,8 +53,14 @@ def encode(message: JSONRPCMessage) -> bytes:
 
 
 def read_messages(value: Any) -> Iterator[JSONRPCMessage]:
-    """The messages in a decoded value: one, or those of a batch. Nothing for anything else."""
-    for item in value if isinstance(value, list) else [value]:
+    """The messages in a decoded value: one, or those of a batch. Nothing for anything else.
+
+    Raises `ValueError` for a batch without measure.
+    """
+    items = value if isinstance(value, list) else [value]
+    if len(items) > MAX_BATCH:
+        raise ValueError(f"it is a batch of more than {MAX_BATCH:,} messages")
+    for item in items:
         message = _read_message(item)
         if message is not None:
             yield message
@@ -97,7 +104,7 @@ def _read_error(value: Any) -> ErrorData:
     code, message = value.get("code"), value.get("message")
     if not isinstance(message, str):
         message = json.dumps(value) if message is None else json.dumps(message)
-    plain = isinstance(code, int) and not isinstance(code, bool)
+    plain = isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**53
     return ErrorData(
         code=code if plain else INTERNAL_ERROR, message=_printable(message), data=value.get("data")
     )

@@ -48,6 +48,8 @@ LAST_WORDS = 0.5
 CHUNK = 64 * 1024
 MAX_NOISE_LINES = 3
 MAX_NOISE_LENGTH = 200
+MAX_REPORTED_NOISE = 100
+LINES_PER_TURN = 100  # then others in the same loop get theirs
 # Of one chunk of standard error only the newest lines are reported: a flood is no news.
 MAX_REPORTED_LINES = 20
 ENDS = 1024  # what is kept of the beginning and the end of a line over the limit
@@ -210,8 +212,12 @@ class StdioTransport(InboxTransport):
 
     async def read_output(self) -> None:
         with contextlib.suppress(OSError, ValueError):
+            count = 0
             async for line in _lines(self._process.stdout, self._settings.limits.message_bytes):
                 await self._take(line)
+                count += 1
+                if count % LINES_PER_TURN == 0:  # noise comes without a pause
+                    await asyncio.sleep(0)
         self._output_closed.set()
         if not self._exited.is_set():
             await _wait_briefly(self._exited)
@@ -306,7 +312,8 @@ class StdioTransport(InboxTransport):
         self._noise_count += 1
         if len(self._noise) < MAX_NOISE_LINES:
             self._noise.append(text)
-        self._report(text)
+        if self._noise_count <= MAX_REPORTED_NOISE:
+            self._report(text)
 
     async def _refuse(self, line: _TooLong) -> None:
         """An answer over the limit fails its own call and no other (C15)."""

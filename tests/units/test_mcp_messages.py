@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from servers.mcp.messages import MAX_CONTAINERS, decode_json, encode, read_messages
+from servers.mcp.messages import MAX_BATCH, MAX_CONTAINERS, decode_json, encode, read_messages
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 values = st.recursive(
@@ -50,6 +50,13 @@ def test_a_batch_is_read_message_by_message() -> None:
     assert kinds == [JSONRPCResponse, JSONRPCNotification, JSONRPCRequest]
 
 
+def test_a_batch_without_measure_is_not_read() -> None:
+    message = {"jsonrpc": "2.0", "method": "m"}
+    assert len(list(read_messages([message] * MAX_BATCH))) == MAX_BATCH
+    with pytest.raises(ValueError, match="a batch of more than 1,000 messages"):
+        list(read_messages([message] * (MAX_BATCH + 1)))
+
+
 @pytest.mark.parametrize(
     ("identity", "read"), [(1, 1), (1.0, 1), ("a", "a"), (True, None), (1.5, None), ([], None)]
 )
@@ -67,6 +74,7 @@ def test_identifiers_are_numbers_or_texts(identity: Any, read: Any) -> None:
         ({"code": True, "message": None}, -32603, '{"code": true, "message": null}'),
         ({"message": {"a": 1}}, -32603, '{"a": 1}'),
         ({"code": 1, "message": "\ud800"}, 1, "?"),
+        ({"code": 10**4000, "message": "m"}, -32603, "m"),
     ],
 )
 def test_errors_of_odd_shapes_keep_their_words(error: Any, code: int, message: str) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from servers.limits import KIB, STANDARD, STRICT
 from servers.mcp.client import Connection, connect
-from servers.mcp.stdio import _lines, _TooLong
+from servers.mcp.stdio import MAX_REPORTED_NOISE, _lines, _TooLong
 from servers.mcp.types import ServerError, ServerUnavailable
 from tests.fakes.mcp_helpers import Recorder, shell_settings, stdio_settings
 from tests.fakes.mcp_server import Behaviour
@@ -209,6 +209,7 @@ async def test_a_flood_of_noise_is_counted_and_not_kept() -> None:
     assert "2000 lines to standard output" in warning
     assert len(warning) < 1000
     assert max(map(len, observer.lines)) <= 500
+    assert len(observer.lines) == MAX_REPORTED_NOISE
 
 
 @pytest.mark.parametrize(
