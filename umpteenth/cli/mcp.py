@@ -24,7 +24,10 @@ LOGIN_REQUIRED_STATUS = 3
 
 @click.group()
 def command() -> None:
-    """MCP servers: add, test, call; their address, headers and tool policy change on their page."""
+    """MCP servers: add, test, call, switch on and off.
+
+    Name, address, headers, variables and tool policy of one that is there change on its page.
+    """
 
 
 command.add_command(add)
