@@ -229,8 +229,10 @@ class Connection:
         return mcp_param_headers(x_mcp_header_map(tool.input_schema), arguments)
 
     def _note_change(self) -> None:
-        if not self._outdated:
-            self._outdated = True
+        if self._outdated:
+            return
+        self._outdated = True
+        if self._listed is not None:  # many announce at every start what the first list holds
             self._observer.notice("The server announced that its tools have changed.")
 
     def _doubt_list(self) -> None:

@@ -87,6 +87,16 @@ async def test_announced_changes_are_listed_before_the_next_call(way: str) -> No
         assert observer.notices == ["The server announced that its tools have changed."]
 
 
+@pytest.mark.parametrize("way", WAYS_WITH_NEWS)
+async def test_what_is_announced_before_the_first_list_is_no_news(way: str) -> None:
+    """Many servers announce their tools at every start; the list holds them all the same."""
+    observer = Recorder()
+    async with reached(way, observer=observer) as connection:
+        await connection.call_tool("change", {})
+        assert "new" in {tool.name for tool in (await connection.tools()).tools}
+        assert observer.notices == []
+
+
 ANNOUNCING = {"tools": {"listChanged": True}}
 
 
@@ -184,6 +194,7 @@ async def test_a_call_sees_the_schema_that_was_announced_last() -> None:
 async def test_announcing_again_and_again_is_told_once_until_the_list_is_read() -> None:
     observer = Recorder()
     async with reached("stdio", observer=observer) as connection:
+        await connection.tools()
         news = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n' * 50
         await connection.call_tool("bytes", {"hex": news.hex()})
         await connection.call_tool("echo", {})
