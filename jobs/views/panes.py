@@ -35,7 +35,7 @@ _SAID = {
     "tool.refused": {"server", "tool"},
     "broker.call": {"command", "ok", "found"},
     "run.status": {"status"},
-    "server.connected": {"server", "tools", "transport", "protocol_version"},
+    "server.connected": {"server", "tools", "transport", "protocol_version", "socket"},
 }
 # Said whole on the line unless they are long.
 _PREVIEWED = {"message", "reason"}

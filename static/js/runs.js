@@ -131,11 +131,11 @@
     follow(false);
   });
   for (const line of $$("details.line[data-body][open]", timeline)) loadBody(line);
-  for (const output of $$(".console", timeline)) output.scrollTop = output.scrollHeight;
 
-  // Following the end
+  // Following the end; what is over is read from its beginning.
   const followButton = $("#follow");
   let isLive = Boolean(timeline.dataset.stream);
+  if (isLive) for (const output of $$(".console", timeline)) output.scrollTop = output.scrollHeight;
   let following = isLive && !new URL(location.href).searchParams.has("event");
   const height = () => document.documentElement.scrollHeight;
   let lastTop = scrollY;

@@ -41,6 +41,9 @@ for number in range(5000):
     subprocess.run(["ump", "mcp", "call", "fake", "echo", arguments], check=True)
     time.sleep(0.05 if number < 60 else 0.5)
 """
+PRINTS = """#!/usr/bin/env bash
+for number in {0..99}; do echo "line $number"; done
+"""
 LEAKS = f"""#!/usr/bin/env bash
 echo "the token is $TOKEN"
 ump mcp call fake echo "{{\\"token\\": \\"$TOKEN\\"}}"
@@ -111,6 +114,7 @@ def _make_jobs() -> None:
     everything, fake = AttachmentData("everything"), AttachmentData("fake")
     jobs = [
         JobData("leaves outputs", LEAVES_OUTPUTS, "For reading", attachments=(everything,)),
+        JobData("prints", PRINTS),
         JobData("waits", WAITS, attachments=(fake,), overlap="parallel"),
         JobData("talks", TALKS, attachments=(fake,), overlap="parallel"),
         JobData("returns things", RETURNS, attachments=(everything, fake), overlap="parallel"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.actions import lines, run_now, state
+from tests.e2e.actions import expect_succeeded, lines, run_now, state
 from tests.e2e.conftest import DESK
 from tests.e2e.test_every_page import faults as faults_of
 
@@ -26,6 +26,16 @@ def finish(page: Page) -> None:
 def opened(page: Page, title: str) -> None:
     lines(page, title).locator("summary.line-head").click()
     expect(lines(page, title).locator(".panes")).to_be_visible()
+
+
+def test_output_that_is_over_is_read_from_its_beginning(alice: Page) -> None:
+    run_now(alice, "prints")
+    expect_succeeded(alice)
+    alice.reload()
+    output = alice.locator(".console").first
+    expect(output).to_contain_text("line 99")
+    assert output.evaluate("node => node.scrollHeight > node.clientHeight")
+    assert output.evaluate("node => node.scrollTop") == 0
 
 
 def test_a_picture_passes_the_policy_of_the_page_and_is_seen(returned: Page) -> None:
