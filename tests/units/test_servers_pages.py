@@ -94,7 +94,7 @@ def test_where_no_pointer_rests_the_row_says_the_reason_itself(member_client: Cl
     found = re.findall(r'class="server-why">(.*?)</span>', page(member_client), flags=re.S)
     reasons = [re.sub("<.*?>", "", words) for words in found]
     cut = "502 Bad Gateway " + "x" * 83 + "…"
-    assert reasons == [f"{cut} Next check in 7 min", cut]
+    assert reasons == [f"{cut}&nbsp;· Next check in 7 min", cut]
 
 
 @pytest.mark.parametrize(
