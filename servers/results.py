@@ -74,10 +74,14 @@ def store_success(
     rows = toolcache.rows_of(server.pk, tools, masker) if rows is None else rows
     with transaction.atomic():
         before = _lock(server.pk, server.connection_version)
-        if before is None:
-            return None
-        changes = toolcache.replace(server.pk, rows)
-        _update(before, failures=0, **_found(connection, len(rows), masker), tested_at=before.now)
+        return _keep_success(before, connection, rows, masker) if before is not None else None
+
+
+def _keep_success(
+    before: _Before, connection: Found, rows: list[toolcache.Row], masker: Masker
+) -> Changes:
+    changes = toolcache.replace(before.server.pk, rows)
+    _update(before, failures=0, **_found(connection, len(rows), masker), tested_at=before.now)
     # The first success has nothing to compare with.
     return changes if before.server.tested_at else Changes([], [], [])
 
@@ -87,21 +91,23 @@ def store_failure(server: Server, error: ServerError, *, masker: Masker | None =
 
     A server that wants a login is in order; only a person can help it, so there is no back-off.
     """
-    masker = masker or Masker({})
-    login = isinstance(error, LoginRequired)
     with transaction.atomic():
         before = _lock(server.pk, server.connection_version)
-        if before is None:
-            return False
-        _update(
-            before,
-            failures=0 if login else before.server.failures + 1,
-            state=Server.State.LOGIN_REQUIRED if login else Server.State.FAILED,
-            last_error=clean(masker.mask(error.message), MAX_ERROR),
-            # A way in that has stopped working is looked for anew.
-            **({} if login else {"remembered": {}}),
-        )
-    return True
+        if before is not None:
+            _keep_failure(before, error, masker or Masker({}))
+    return before is not None
+
+
+def _keep_failure(before: _Before, error: ServerError, masker: Masker) -> None:
+    login = isinstance(error, LoginRequired)
+    _update(
+        before,
+        failures=0 if login else before.server.failures + 1,
+        state=Server.State.LOGIN_REQUIRED if login else Server.State.FAILED,
+        last_error=clean(masker.mask(error.message), MAX_ERROR),
+        # A way in that has stopped working is looked for anew.
+        **({} if login else {"remembered": {}}),
+    )
 
 
 def store_run_start(
@@ -122,47 +128,46 @@ def store_run_start(
 
     Returns how the tools differ from before; None where nothing was kept, or it failed.
     """
-    server = (
-        Server.objects.only("transport", "state", "connection_version")
-        .filter(pk=server_id, connection_version=connection_version)
-        .first()
-    )
-    if server is None:
-        return None
     if isinstance(outcome, ServerError):
-        if network or server.transport != Server.Transport.STDIO:
-            _store_failed_start(server, outcome, masker)
+        _store_failed_start(server_id, connection_version, outcome, masker, network)
         return None
     assert connection is not None, "a list of tools comes from a connection"
     rows = toolcache.rows_of(server_id, outcome, masker)
     with transaction.atomic():
-        changes = store_success(server, connection, outcome, masker=masker, rows=rows)
-        if changes is not None and (changes or server.state != Server.State.CONNECTED):
-            _record_start(server, success_columns(connection, outcome, changes, masker))
+        before = _lock(server_id, connection_version)
+        if before is None:
+            return None
+        changes = _keep_success(before, connection, rows, masker)
+        if changes or before.server.state != Server.State.CONNECTED:
+            _record_start(before, success_columns(connection, outcome, changes, masker))
     return changes
 
 
-def _store_failed_start(server: Server, error: ServerError, masker: Masker) -> None:
+def _store_failed_start(
+    server_id: UUID, connection_version: int, error: ServerError, masker: Masker, network: bool
+) -> None:
     columns = failure_columns(error, masker)
     with transaction.atomic():
-        kept = store_failure(server, error, masker=masker)
+        before = _lock(server_id, connection_version)
+        if before is None or not (network or before.server.transport != Server.Transport.STDIO):
+            return
+        _keep_failure(before, error, masker)
         # What a run finds is worth a line where it is news, not every minute.
-        if kept and server.state not in Server.TROUBLED:
-            _record_start(server, columns)
+        if before.server.state not in Server.TROUBLED:
+            _record_start(before, columns)
 
 
-def _record_start(server: Server, columns: dict[str, Any]) -> None:
-    now = database_now()
+def _record_start(before: _Before, columns: dict[str, Any]) -> None:
     check = Check.objects.create(
-        server=server,
-        connection_version=server.connection_version,
+        server=before.server,
+        connection_version=before.server.connection_version,
         kind=Check.Kind.RUN,
         status=Check.Status.DONE,
-        started_at=now,
-        finished_at=now,
+        started_at=before.now,
+        finished_at=before.now,
         **columns,
     )
-    Check.objects.filter(pk=check.pk).update(created_at=now)
+    Check.objects.filter(pk=check.pk).update(created_at=before.now)
 
 
 def success_columns(
@@ -200,7 +205,7 @@ def sentences(texts: list[str], masker: Masker) -> list[str]:
 
 def _lock(server_id: UUID, connection_version: int) -> _Before | None:
     """The row until the transaction ends; None if it was edited or deleted."""
-    fields = ("transport", "enabled", "failures", "tested_at")
+    fields = ("transport", "enabled", "failures", "tested_at", "state", "connection_version")
     locked = Server.objects.select_for_update(no_key=True).only(*fields)
     server = locked.filter(pk=server_id, connection_version=connection_version).first()
     return _Before(server, database_now()) if server is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 import pytest
@@ -188,6 +189,34 @@ class TestRunStart:
             "failed",
             "connected",
         ]
+
+    @pytest.mark.parametrize(
+        ("maker", "outcome", "state"),
+        [
+            ("failure_columns", ServerUnavailable("No route."), "connected"),
+            ("toolcache.rows_of", tool_list("a"), "failed"),
+        ],
+    )
+    def test_two_runs_at_once_record_the_same_news_once(
+        self,
+        maker: str,
+        outcome: ToolList | ServerError,
+        state: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The other run is through right before this one locks the row."""
+        server = after_success(http_server(), "a")
+        Server.objects.update(state=state)
+        make = operator.attrgetter(maker)(results)
+
+        def make_after_the_other(*args: Any) -> Any:
+            monkeypatch.undo()
+            self.start(server, outcome)
+            return make(*args)
+
+        monkeypatch.setattr(f"servers.results.{maker}", make_after_the_other)
+        self.start(server, outcome)
+        assert Check.objects.count() == 1
 
     def test_a_failure_shows_on_the_server_and_keeps_its_tools(self) -> None:
         server = after_success(http_server(), "a")
