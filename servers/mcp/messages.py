@@ -6,6 +6,7 @@ The SDK refuses a message for one lone surrogate or a missing `jsonrpc`; servers
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -21,9 +22,11 @@ from mcp_types import (
 
 from servers.mcp.types import ServerError
 
-# Lists and objects of one message, also those that a text in it may hold: read, each takes up to
-# ninety bytes, and a message of brackets alone a gigabyte.
+# Lists and objects of one message: read, each takes up to ninety bytes, and a message of brackets
+# alone a gigabyte.
 MAX_CONTAINERS: Final = 1_000_000
+# One without an end goes to the end, so that nothing is ever tried twice.
+_STRING: Final = re.compile(r'"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)', re.DOTALL)
 MAX_BATCH: Final = 1000  # messages; one revision had batches at all (2025-03-26)
 
 
@@ -35,12 +38,16 @@ def decode_json(text: str | bytes) -> Any:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
-    if len(text) > MAX_CONTAINERS and text.count("[") + text.count("{") > MAX_CONTAINERS:
+    if _brackets(text) > MAX_CONTAINERS and _brackets(_STRING.sub("", text)) > MAX_CONTAINERS:
         raise ValueError(f"it holds more than {MAX_CONTAINERS:,} lists and objects")
     try:
         return json.loads(text.removeprefix("\ufeff"), parse_constant=lambda _name: None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _brackets(text: str) -> int:
+    return text.count("[") + text.count("{") if len(text) > MAX_CONTAINERS else 0
 
 
 def encode(message: JSONRPCMessage) -> bytes:

@@ -135,3 +135,9 @@ def test_a_message_that_would_take_a_gigabyte_of_memory_is_not_read(brackets: st
     with pytest.raises(ValueError, match="more than 1,000,000 lists and objects"):
         decode_json(text)
     assert decode_json(f"[{brackets * 1000}1]")[-1] == 1
+
+
+def test_brackets_in_a_text_are_no_lists_and_objects() -> None:
+    """Colours in the output of a terminal, JSON as text."""
+    text = '\x1b[31m"{\\' * MAX_CONTAINERS
+    assert decode_json(json.dumps({"text": text})) == {"text": text}
