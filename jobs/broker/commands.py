@@ -68,7 +68,7 @@ class Commands:
         if not isinstance(arguments, dict):
             raise BrokerError("the tool's arguments must be a JSON object", USAGE)
         result = await self._handler.mcp_call(
-            _text(args, "server", MAX_NAME), _text(args, "tool", 1024), _faithful(arguments)
+            _text(args, "server", MAX_NAME), _text(args, "tool", 1024), _whole(arguments)
         )
         return {
             "ok": result.ok,
@@ -138,21 +138,21 @@ def _text(args: Args, name: str, limit: int | None = None) -> str:
     return value
 
 
-def _faithful(value: Any) -> Any:
-    """The value as it can be stored (`storable_json`).
+def _whole(value: Any) -> Any:
+    """The value itself: a tool must not act on anything else.
 
     What is nested too deeply is refused, not cut: a tool or a later run would act on half of it.
     """
     if is_too_deep(value):
         raise BrokerError(f"the JSON is nested deeper than {MAX_JSON_DEPTH} levels", USAGE)
-    return storable_json(value)
+    return value
 
 
 def _value(args: Args, limit: int) -> tuple[Any, int]:
     """A required JSON value and its size as JSON in bytes."""
     if "value" not in args:
         raise BrokerError("the value is missing", USAGE)
-    value = _faithful(args["value"])
+    value = storable_json(_whole(args["value"]))
     try:
         size = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
     except (ValueError, RecursionError):

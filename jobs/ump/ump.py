@@ -280,13 +280,20 @@ def typed(text: str) -> Any:
 
 def parse(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=refuse_constant)
+        return json.loads(text, parse_constant=refuse_constant, parse_float=finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def finite(number: str) -> float:
+    value = float(number)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{number[:50]} is too large a number")
+    return value
 
 
 def to_json(value: Any) -> str:

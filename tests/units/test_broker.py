@@ -69,7 +69,7 @@ async def test_an_error_that_the_tool_reports_is_a_result(broker: Broker) -> Non
 
 
 async def test_arguments_reach_the_tool_as_they_are(broker: Broker, run: FakeRun) -> None:
-    arguments = {"text": "a\r\nb\x1b[1m\t", "deep": [{"n": 1.5, "none": None}]}
+    arguments = {"text": "a\r\nb\x1b[1m\t\0", "deep": [{"n": 1.5, "none": None}, float("inf")]}
     await ask(broker, "mcp_call", server="demo", tool="echo", arguments=arguments)
     assert run.calls == [("mcp_call", "demo", "echo", arguments)]
 

@@ -78,7 +78,9 @@ async def test_a_whole_result_can_be_had_as_json(ump: Ump) -> None:
     assert json.loads(result.out)["error"] == "it broke"
 
 
-@pytest.mark.parametrize("arguments", ["[1]", "3", "{", "{'a': 1}", '{"a": NaN}', "[" * 9999])
+@pytest.mark.parametrize(
+    "arguments", ["[1]", "3", "{", "{'a': 1}", '{"a": NaN}', '{"a": -1e999}', "[" * 9999]
+)
 async def test_arguments_that_are_no_object_are_wrong_usage(
     ump: Ump, run: FakeRun, arguments: str
 ) -> None:
@@ -115,6 +117,7 @@ async def test_an_unknown_server_is_a_failed_call(ump: Ump) -> None:
         ("hello world", "hello world"),
         ("{broken", "{broken"),
         ("NaN", "NaN"),
+        ("1e999", "1e999"),
         ("", ""),
     ],
 )
