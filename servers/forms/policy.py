@@ -25,8 +25,8 @@ TRUST_WORDS: Final = {
 }
 LEVEL_WORDS: Final = {
     "creator": "a signed-in person or the command line",
-    "agent": "a schedule, an API token or an agent",
-    "public": "a webhook",
+    "agent": "a schedule",
+    "public": "nothing yet; it is for what strangers may start",
 }
 _KINDS: Final = [("open", "Open"), ("guarded", "Guarded")]
 _SCOPES: Final = [("all", "All tools"), ("only", "Only those ticked")]

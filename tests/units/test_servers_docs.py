@@ -10,6 +10,7 @@ import click
 import pytest
 
 from servers.effective import default_words, range_words, value_words
+from servers.forms.policy import LEVEL_WORDS
 from servers.limits import PROFILES, SLOW_CLASSES
 from servers.options import BY_NAME, CATALOGUE, LIMIT_FIELDS
 from servers.policy import TRUST_LEVELS
@@ -81,8 +82,8 @@ def test_each_trust_level_is_told_with_what_starts_such_runs() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for level in TRUST_LEVELS:
         assert f"\n| `{level}` | " in text
-    assert "webhook" not in text.lower()
-    assert "token or" not in text
+    for told in (text, *LEVEL_WORDS.values()):
+        assert not re.search(r"webhook|API token|person or token", told, re.IGNORECASE)
 
 
 def test_the_page_tells_what_is_not_offered() -> None:
