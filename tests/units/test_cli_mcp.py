@@ -186,6 +186,14 @@ def test_a_test_is_done_here_where_no_worker_takes_it() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_disabled_server_can_be_tested() -> None:
+    """A person's test is the one thing that still contacts it."""
+    add_fake()
+    Server.objects.update(enabled=False)
+    assert run("test", "fake").exit_code == 0
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_failed_test_exits_with_1_and_shows_stderr() -> None:
     add_fake(Behaviour(start="die", exit_code=3, stderr="KEY is required"))
     result = run("test", "fake")
