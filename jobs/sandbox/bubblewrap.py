@@ -41,6 +41,7 @@ PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
 
 # The descriptor that bwrap reads its options from.
 _OPTIONS_FD = 3
+_SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _MAX_VALUE = 128 * 1024  # bytes of one variable or argument; the kernel's limit
 
 # Not bwrap's --chdir: as root it would need the right that it has given up already to enter a
@@ -126,7 +127,8 @@ class Bubblewrap:
 def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) -> list[str]:
     """What the launcher executes; nothing in it is secret but what argv itself says."""
     user = str(USER_IDS[spec.party])
-    drop = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]
+    drop = [_tool("setpriv"), "--reuid", user, "--regid", user, "--clear-groups"]
+    drop += ["--no-new-privs"]
     drop += ["--inh-caps=-all", "--bounding-set=-all"]
     return [
         shutil.which("bwrap") or "/usr/bin/bwrap",
@@ -135,7 +137,7 @@ def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) ->
         "--",
         *(drop if privileged else ()),
         # A session of its own: `kill 0` in a script must not reach bwrap, which is outside.
-        "setsid",
+        _tool("setsid"),
         "/bin/sh",
         "-c",
         _RUN,
@@ -143,6 +145,11 @@ def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) ->
         spec.cwd,
         *argv,
     ]
+
+
+def _tool(name: str) -> str:
+    """A tool of the system by its whole path: the search path inside may be the party's own."""
+    return shutil.which(name, path=_SYSTEM_PATH) or name
 
 
 def check(argv: Sequence[str], spec: SandboxSpec) -> None:

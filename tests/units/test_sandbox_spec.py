@@ -89,7 +89,17 @@ def test_a_plain_user_gets_a_user_namespace_without_capabilities(data_dir: Path)
     options = build(spec(), Places(data_dir), privileged=False)
     assert options[options.index("--uid") + 1] == "1000"
     assert "--cap-add" not in options
-    assert "setpriv" not in bubblewrap.command_line(["true"], spec(), privileged=False)
+    command = bubblewrap.command_line(["true"], spec(), privileged=False)
+    assert not any(part.endswith("setpriv") for part in command)
+
+
+@pytest.mark.parametrize("name", ["setpriv", "setsid"])
+def test_a_search_path_of_the_partys_own_finds_no_other_tool_of_the_sandbox(name: str) -> None:
+    """What drops the privileges still has them."""
+    command = bubblewrap.command_line(["true"], spec(env={"PATH": "/mine"}), privileged=True)
+    found = [part for part in command if part.endswith(name)]
+    assert len(found) == 1
+    assert found[0].startswith(("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/"))
 
 
 def test_no_variable_is_in_the_command_line() -> None:
