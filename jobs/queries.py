@@ -8,7 +8,8 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, Prefetch, Q, QuerySet, Sum
+from django.db.models import Count, F, Max, Prefetch, Q, QuerySet, Sum
+from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from jobs.models import Attachment, Job, Run, RunEvent, StateEntry
@@ -228,6 +229,24 @@ def calls_of(run_id: UUID, spans: Iterable[str]) -> dict[str, RunEvent]:
     return _by_span(run_id, "tool.call", spans)
 
 
+@dataclass(frozen=True)
+class CallName:
+    """Where a call stands on the timeline, and what it called; arguments can be 16 KiB."""
+
+    seq: int
+    server: str
+    tool: str
+
+
+def names_of_calls(run_id: UUID, spans: Collection[str]) -> dict[str, CallName]:
+    if not spans:
+        return {}
+    events = RunEvent.objects.filter(run_id=run_id, kind="tool.call", span__in=spans).order_by()
+    # As text: a tool may be called `null` or `1e3`.
+    rows = events.values_list("span", "seq", KT("payload__server"), KT("payload__tool"))
+    return {span: CallName(seq, server or "", tool or "") for span, seq, server, tool in rows}
+
+
 def _by_span(run_id: UUID, kind: str, spans: Iterable[str]) -> dict[str, RunEvent]:
     wanted = {span for span in spans if span}
     if not wanted:
@@ -237,12 +256,15 @@ def _by_span(run_id: UUID, kind: str, spans: Iterable[str]) -> dict[str, RunEven
 
 
 def news_of_calls(run_id: UUID, spans: Iterable[str], after: int) -> list[RunEvent]:
-    """Results and progress of calls, in order. `after`: the number of the first of the calls."""
+    """Results and the last progress of calls, in order. `after`: the number of the first call."""
     wanted = {span for span in spans if span}
     if not wanted:
         return []
-    events = RunEvent.objects.filter(run_id=run_id, seq__gt=after, span__in=wanted)
-    return list(events.filter(kind__in=("tool.result", "tool.progress")).order_by("seq"))
+    events = RunEvent.objects.filter(
+        run_id=run_id, seq__gt=after, span__in=wanted, kind__in=("tool.result", "tool.progress")
+    )
+    newest = events.order_by().values("span", "kind").annotate(last=Max("seq")).values("last")
+    return list(RunEvent.objects.filter(run_id=run_id, seq__in=newest).order_by("seq"))
 
 
 def refusals_of(run_id: UUID, spans: Iterable[str]) -> dict[str, RunEvent]:

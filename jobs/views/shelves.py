@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs import queries
-from jobs.models import Artifact, Run, RunEvent
+from jobs.models import Artifact, Run
+from jobs.queries import CallName
 from jobs.views.files import may_be_inline
 
 MAX_SHOWN = 1000
@@ -16,7 +17,7 @@ MAX_SHOWN = 1000
 class File:
     item: Artifact
     # The call whose result held it; None for what the script left in /ump/outputs.
-    call: RunEvent | None = None
+    call: CallName | None = None
 
     @property
     def is_image(self) -> bool:
@@ -33,7 +34,7 @@ class File:
 def shelves(run: Run) -> dict[str, Any]:
     """Context of the template: `artifacts`, `from_calls`, and how many are not shown."""
     items = list(run.artifacts.all()[: MAX_SHOWN + 1])
-    calls = queries.calls_of(run.pk, (item.span for item in items if item.span))
+    calls = queries.names_of_calls(run.pk, {item.span for item in items if item.span})
     files = [File(item, calls.get(item.span)) for item in items[:MAX_SHOWN]]
     return {
         "artifacts": [file for file in files if not file.item.span],

@@ -9,9 +9,11 @@ from typing import Any
 
 from jobs import queries
 from jobs.models import Run, RunEvent
-from jobs.views.lines import Fold, Group, complete, grouped, open_errors, report
+from jobs.views.lines import Fold, Group, complete, grouped, open_errors, refuse, report
 from jobs.views.words import Line, describe
 from umpteenth.core import clock
+
+_ENDS = ("tool.result", "tool.refused")
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,11 @@ def origin_of(run: Run, events: Sequence[RunEvent]) -> datetime:
 
 
 def _of_this_window(run: Run, events: list[RunEvent]) -> list[RunEvent]:
-    """Without the results whose call stands on an earlier page: they complete that line."""
+    """Without what became of calls that stand on an earlier page: it completes their lines."""
     here = {event.span for event in events if event.kind == "tool.call"}
-    elsewhere = queries.calls_of(
-        run.pk,
-        (e.span for e in events if e.kind == "tool.result" and e.span not in here),
-    )
-    return [e for e in events if e.kind != "tool.result" or e.span not in elsewhere]
+    ends = {e.span for e in events if e.kind in _ENDS and e.span not in here}
+    elsewhere = queries.calls_of(run.pk, ends)
+    return [e for e in events if e.kind not in _ENDS or e.span not in elsewhere]
 
 
 def _complete_later(run: Run, lines: list[Line]) -> None:
@@ -79,6 +79,9 @@ def _complete_later(run: Run, lines: list[Line]) -> None:
             complete(waiting[event.span], event)
         else:
             report(waiting[event.span], event)
+    failed = [span for span, line in waiting.items() if line.outcome == "error"]
+    for span, event in queries.refusals_of(run.pk, failed).items():
+        refuse(waiting[span], event)
 
 
 def end_open_calls(lines: list[Line]) -> None:

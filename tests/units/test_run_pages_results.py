@@ -6,7 +6,9 @@ import re
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from jobs import queries
 from jobs.media import NOT_BASE64
@@ -201,6 +203,15 @@ class TestWarnings:
         assert "It answered server/discover." in html
         assert "Tool a was left out." in html
 
+    def test_a_server_that_is_connected_again_opens_with_the_reason(
+        self, member_client: Client, run: Run
+    ) -> None:
+        """F10: what became of the call under way stands beside it."""
+        number = add(run, "server.connected", {"server": "x", "tools": 2, "after": "It ended."})
+        html = page(member_client, f"/runs/{run.pk}/events/{number}/")
+        assert "Connected again after" in html
+        assert "It ended." in html
+
 
 class TestRefusals:
     REASON = "the server's policy blocks it"
@@ -235,6 +246,18 @@ class TestRefusals:
         opened = page(member_client, f"/runs/{run.pk}/events/{number}/")
         assert "<h3>Refused</h3>" in opened
         assert "not found" not in opened
+
+    def test_one_that_was_refused_on_a_later_page_is_still_the_line_of_its_call(
+        self, member_client: Client, run: Run
+    ) -> None:
+        number = call(run, "s1", tool="drop_all")
+        many_events(run, 400)
+        self.refuse(run, "s1")
+        result(run, "s1", "tool 'drop_all' not found", ok=False)
+        first = timeline(member_client, run, "?before=50")
+        assert f'<details class="line is-refused" id="e{number}"' in first
+        assert "policy blocks it" in first
+        assert "drop_all" not in timeline(member_client, run)
 
     @pytest.mark.parametrize("reason", [None, "", 7, "It is blocked.", "x" * 400])
     def test_a_reason_of_any_shape_is_shown(
@@ -314,6 +337,17 @@ class TestProgress:
         assert "Indexing · 319 of 1,000" in html
         assert "data-stream" in html
         assert f'data-after="{queries.EVENTS_A_PAGE + 22}"' in html
+
+    def test_of_many_reports_only_the_newest_of_each_call_is_read(self, running: Run) -> None:
+        first = call(running, "s1")
+        call(running, "s2")
+        for number in range(5):
+            self.report(running, number)
+            add(running, "tool.progress", {"progress": number}, span="s2")
+        ended = result(running, "s2")
+        news = queries.news_of_calls(running.pk, ["s1", "s2"], first)
+        assert [event.seq for event in news] == [ended - 2, ended - 1, ended]
+        assert queries.news_of_calls(running.pk, [""], first) == []
 
     def test_it_does_not_break_a_block_of_output(self, member_client: Client, running: Run) -> None:
         call(running, "s1")
@@ -412,6 +446,15 @@ class TestFiles:
         assert f"artifacts/{picture.pk}/" in second
         assert f'href="/runs/{run.pk}/?event={number}#e{number}"' in second
         assert "draw" in second
+
+    @pytest.mark.parametrize("tool", ["draw", "null", "1e3", '"quoted"', "[1]"])
+    def test_of_their_calls_only_the_names_are_read(self, run: Run, tool: str) -> None:
+        """A thousand files may come from as many calls with 16 KiB of arguments each."""
+        number = call(run, "s1", tool=tool, arguments={"text": "x" * 10_000})
+        with CaptureQueriesContext(connection) as captured:
+            names = queries.names_of_calls(run.pk, {"s1", "gone"})
+        assert names == {"s1": queries.CallName(number, "everything", tool)}
+        assert not re.search(r'(SELECT|,) "jobs_runevent"."payload"', captured[0]["sql"])
 
     def test_a_script_may_use_the_same_names(self, run: Run) -> None:
         for span in ("", "s1"):
