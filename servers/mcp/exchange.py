@@ -53,6 +53,8 @@ INITIALIZED: Final = "notifications/initialized"
 # Answered without side effects, so that a busy server can be asked again.
 REPEATABLE: Final = ("initialize", "server/discover", "tools/list")
 MAX_REDIRECTS: Final = 5
+# All of them go back with every request, where a load balancer may count on its own.
+MAX_COOKIES: Final = 50
 MAX_REFUSAL_BYTES: Final = 64 * 1024
 MAX_REFUSAL_TEXT: Final = 8 * 1024  # characters; patterns on a hostile page take their time
 REFUSAL_SECONDS: Final = 5.0
@@ -160,7 +162,10 @@ class Door:
         # As bytes: the client would refuse the upper half of Latin-1 in text.
         lines = [(name.encode(), value.encode("latin-1")) for name, value in merged.items()]
         request = self.client.build_request(method, url, headers=lines, content=content)
-        return await self.client.send(request, stream=True, follow_redirects=False)
+        response = await self.client.send(request, stream=True, follow_redirects=False)
+        if len(self.client.cookies.jar) > MAX_COOKIES:
+            self.client.cookies.clear()
+        return response
 
     def _next_url(self, response: httpx2.Response, method: str, url: str) -> str:
         try:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from servers.mcp.client import connect
+from servers.mcp.exchange import MAX_COOKIES
 from servers.mcp.transport import MAX_ANSWERS
 from servers.mcp.types import CallTimedOut
-from tests.fakes.http_calls import connected, result_of_call
+from tests.fakes.http_calls import connected, json_reply, result_of_call
 from tests.fakes.mcp_helpers import shell_settings, stdio_settings
 from tests.fakes.mcp_http import EVENTS, Reply, Request, event
 from tests.fakes.mcp_server import Behaviour
@@ -42,6 +44,26 @@ async def test_a_flood_of_requests_is_not_answered_with_a_flood_of_connections()
         assert 0 < len(at_once) <= MAX_ANSWERS
         taken.set()
         assert (await connection.list_tools()).tools
+
+
+async def test_cookies_are_sent_back_but_do_not_pile_up() -> None:
+    """Some load balancers find the session's place by one; none needs a new one each time."""
+    numbers = count()
+
+    def script(request: Request) -> Reply | None:
+        if request.rpc != "tools/call":
+            return None
+        cookie = f"c{next(numbers)}={'x' * 500}"
+        reply = json_reply({"jsonrpc": "2.0", "id": request.message["id"], "result": {}})
+        reply.headers["set-cookie"] = cookie
+        return reply
+
+    async with connected(script) as (server, connection):
+        for _ in range(3 * MAX_COOKIES):
+            await connection.call_tool("echo", {})
+    sent = [request.headers.get("cookie", "") for request in server.requests]
+    assert any(header.startswith("c0=") for header in sent)
+    assert max(header.count("=") for header in sent) == MAX_COOKIES
 
 
 # Answers the handshake, then asks without end and reads nothing any more.
