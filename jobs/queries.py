@@ -323,16 +323,24 @@ def figures(run: Run) -> Figures:
     # A call that was refused at the last moment has a result as well.
     late = sum(row["of_calls"] for row in found if row["kind"] == "tool.refused")
     files: dict[str, Any] = run.artifacts.aggregate(n=Count("id"), size=Sum("size"))
+    servers = _connected_at_last(run)
     failed = run.events.filter(kind="tool.result", payload__ok=False).count() - late
     return Figures(
         calls=counts.get("tool.call", 0),
         failed_calls=max(0, failed),
         refused_calls=counts.get("tool.refused", 0),
-        servers=counts.get("server.connected", 0),
-        unavailable=counts.get("server.unavailable", 0),
+        servers=servers.count(True),
+        unavailable=servers.count(False),
         artifacts=files["n"],
         artifact_bytes=files["size"] or 0,
     )
+
+
+def _connected_at_last(run: Run) -> list[bool]:
+    """Of each server: a connection that ended is opened again, and may fail then."""
+    told = RunEvent.objects.filter(run=run, kind__in=("server.connected", "server.unavailable"))
+    pairs = told.order_by("seq").values_list("payload__server", "kind")
+    return [kind == "server.connected" for kind in dict(pairs).values()]
 
 
 # Dashboard

@@ -19,9 +19,10 @@ from uuid import UUID, uuid4
 from jobs.connections import ServerLink
 from jobs.permission import Denied, Permission
 from servers.inflight import Busy, Line
-from servers.limits import TimeLimit, call_limit
+from servers.limits import TimeLimit
 from servers.mcp.types import CallResult, ServerError, Tool
 from umpteenth.core import clock
+from umpteenth.core.text import with_full_stop
 
 if TYPE_CHECKING:
     from jobs.timeline import Recorder
@@ -115,9 +116,13 @@ class Toolbox:
         """
         if server is not None:
             link = self._link(server)
+            if await self._connect_again(link):
+                return []
             await link.ready()
             return await self._allowed(link)
         found: list[FoundTool] = []
+        for link in self._links.values():
+            await self._connect_again(link)
         for link in self._links.values():
             try:
                 await link.ready()
@@ -130,11 +135,10 @@ class Toolbox:
         """Call a tool by the server's own name of it and record both ends.
 
         A failure of the server is a result with `ok` False. Raises `ToolNotFound` where the
-        run may not call it, `ServerUnavailable` where the server never connected.
+        run may not call it, `ServerUnavailable` where the server is not connected.
         """
         link = self._link(server)
-        await link.ready()
-        found = await self._look_up(link, tool)
+        found = await self._reach(link, tool)
         span = uuid4().hex[:16] if self._meter.admit(side_effects=not found.read_only) else ""
         call = _Call(link, found, arguments, self._recorder, span)
         result = CallResult(ok=False, text="", error=NEVER_ANSWERED)
@@ -170,6 +174,10 @@ class Toolbox:
         finally:
             waits.cancel()
             call.begin()
+        if link.lost:
+            self._line.leave(ticket)
+            call.tool = await self._reach(link, call.tool.name, call.span)
+            return await self._send(call)
         link.permission = ticket.seen
         if reason := link.permission.refusal(call.tool):
             self._line.leave(ticket)
@@ -194,7 +202,26 @@ class Toolbox:
             raise ToolNotFound(f"server {server!r} not found; this run's servers: {names}")
         return link
 
-    async def _look_up(self, link: ServerLink, tool: str) -> Tool:
+    async def _connect_again(self, link: ServerLink) -> str:
+        """Begin to where the connection has ended, or never came about.
+
+        Why not, if the run may not use the server any more: then it is not contacted either.
+        """
+        if not link.may_connect_again:
+            return ""
+        link.permission = await self._permit(link.server.id)
+        if not link.permission.problem:
+            link.connect_again()
+        return link.permission.problem
+
+    async def _reach(self, link: ServerLink, tool: str, span: str = "") -> Tool:
+        """The tool as it is listed now, over a connection that stands."""
+        if problem := await self._connect_again(link):
+            raise self._refused(link, tool, problem, span)
+        await link.ready(self._patience(link.call_limit(tool)))
+        return await self._look_up(link, tool, span)
+
+    async def _look_up(self, link: ServerLink, tool: str, span: str) -> Tool:
         await link.refresh()
         found = link.tools.get(tool)
         if found is None:
@@ -203,7 +230,7 @@ class Toolbox:
             # As it stands now: what was allowed meanwhile counts too.
             link.permission = await self._permit(link.server.id)
         if reason := link.permission.refusal(found):
-            raise self._refused(link, tool, reason)
+            raise self._refused(link, tool, reason, span)
         return found
 
     def _refused(self, link: ServerLink, tool: str, reason: str, span: str = "") -> ToolRefused:
@@ -247,8 +274,7 @@ class _Call:
 
     @property
     def limit(self) -> TimeLimit:
-        settings = self.link.settings
-        return settings.call_limit(self.tool.name) if settings else call_limit(self.tool.name)
+        return self.link.call_limit(self.tool.name)
 
     def begin(self) -> None:
         """Record it, at the time when it was made; a second time does nothing."""
@@ -299,4 +325,4 @@ def _for(limit: TimeLimit) -> str:
 
 
 def _with_hint(error: ServerError) -> str:
-    return f"{error.message} {error.hint}".strip() if error.hint else error.message
+    return f"{with_full_stop(error.message)} {error.hint}" if error.hint else error.message

@@ -22,6 +22,7 @@ _TEXTS = {
     "text": "Text",
     "hint": "What to do",
     "how": "How it was reached",
+    "after": "Connected again after",
     "stderr_tail": "End of standard error",
 }
 # Fields that hold a list of sentences or names, one a line.

@@ -159,7 +159,8 @@ def _status(line: Line, payload: Mapping[str, Any]) -> None:
 
 def _connected(line: Line, payload: Mapping[str, Any]) -> None:
     line.icon = "plug-connected"
-    line.title, line.outcome = "Connected", "ok"
+    line.title = "Connected again" if payload.get("after") else "Connected"
+    line.outcome = "ok"
     line.server = text_of(payload.get("server"))
     tools = payload.get("tools")
     count = len(tools) if isinstance(tools, list) else tools

@@ -20,6 +20,7 @@ from jobs.models import Job, Run, RunEvent
 from jobs.sandbox.base import Exit, SandboxProcess, SandboxSpec
 from servers.mcp.types import (
     CallResult,
+    ConnectionLost,
     ConnectionSettings,
     Observer,
     ProgressCallback,
@@ -103,7 +104,8 @@ class FakeServer:
     """What `connect` leads to; `gate` holds the connection back until it is set.
 
     `answer` may return what to await. Calls settle when they end, unless `settle` is False: then
-    their `settled` callbacks wait in `unsettled`. `change` is what a server announces.
+    their `settled` callbacks wait in `unsettled`. `change` is what a server announces. `end` is
+    why the connection ended; the next one stands again.
     """
 
     listed: list[Tool] = field(default_factory=lambda: [tool("echo"), tool("look", read_only=True)])
@@ -115,6 +117,9 @@ class FakeServer:
     reports: list[tuple[float, float | None, str | None]] = field(default_factory=list)
     settle: bool = True
     unsettled: list[Callable[[], None]] = field(default_factory=list)
+    end: str = ""
+    connections: int = 0
+    tasks: list[asyncio.Task[Any] | None] = field(default_factory=list)  # that opened and closed
     closed: bool = False
     close_error: Exception | None = None
     transport: str = "http"
@@ -127,6 +132,13 @@ class FakeServer:
     observer: Observer | None = None
     list_error: ServerError | None = None
     _last: ToolList | None = None
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.end)
+
+    async def explain_end(self) -> ConnectionLost:
+        return ConnectionLost(self.end)
 
     def change(self, *tools: Tool) -> None:
         self.listed = list(tools)
@@ -150,6 +162,8 @@ class FakeServer:
         on_progress: ProgressCallback | None = None,
         settled: Callable[[], None] | None = None,
     ) -> CallResult:
+        if self.end:
+            raise ConnectionLost(self.end)
         self.calls.append((name, arguments))
         self.deadlines.append(deadline)
         try:
@@ -184,9 +198,12 @@ class FakeServers(dict[str, FakeServer]):
             await server.gate.wait()
         if server.error is not None:
             raise server.error
+        server.end, server.connections, server.closed = "", server.connections + 1, False
+        server.tasks.append(asyncio.current_task())
         try:
             yield server
         finally:
+            server.tasks.append(asyncio.current_task())
             server.closed = True
             if server.close_error is not None:
                 raise server.close_error

@@ -9,11 +9,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from jobs.attempts import Attempts
 from jobs.connections import AttachedServer, ServerLink
 from jobs.permission import Denied, Permission
 from jobs.toolbox import CallMeter, Toolbox
 from servers.inflight import Line
-from servers.mcp.types import CallResult, ConnectionSettings
+from servers.mcp.types import CallResult, ConnectionSettings, ServerError, ToolList
 from tests.fakes.lines import FakeStore, here
 from tests.fakes.runs import FakeServer, FakeServers, ListRecorder
 
@@ -22,14 +23,17 @@ EVERYTHING = Permission("creator")
 
 
 class Bench:
-    """A toolbox over fake servers, with what it recorded. `now` is what the database says."""
+    """A toolbox over fake servers, with what it recorded. `now` is what the database says, `time`
+    the seconds that have passed for attempts to connect."""
 
     def __init__(self) -> None:
+        self.time = 0.0
         self.recorder = ListRecorder()
         self.meter = CallMeter(self.recorder)  # type: ignore[arg-type]
         self.links: dict[str, ServerLink] = {}
         self.now = EVERYTHING
         self.asked: list[UUID] = []
+        self.reported: list[ToolList | ServerError] = []
         self.store = FakeStore()
         self.line = Line("token", here, look=self.look, kept_in=self.store)
         self.box = Toolbox(
@@ -62,9 +66,17 @@ class Bench:
             "settings": settings,
         }
         server = AttachedServer(uuid4(), name, **(values | fields))
-        self.links[name] = ServerLink(server, self.recorder)  # type: ignore[arg-type]
+        self.links[name] = ServerLink(
+            server,
+            self.recorder,  # type: ignore[arg-type]
+            report=self.report,
+            attempts=Attempts(lambda: self.time),
+        )
         self.links[name].start()
         return self.links[name]
+
+    def report(self, _link: ServerLink, _found: Any, outcome: ToolList | ServerError) -> None:
+        self.reported.append(outcome)
 
     async def fill(self, link: ServerLink) -> None:
         """Take every slot of the server, as another run would."""

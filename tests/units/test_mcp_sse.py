@@ -12,7 +12,7 @@ import pytest
 
 from servers.limits import STRICT
 from servers.mcp.client import Connection, connect
-from servers.mcp.types import CallTimedOut, ConnectionLost, ServerUnavailable
+from servers.mcp.types import CallTimedOut, ConnectionLost, LoginRequired, ServerUnavailable
 from tests.fakes.mcp_helpers import http_settings
 from tests.fakes.mcp_http import EVENTS, FakeHttp, Reply, Request
 from tests.fakes.mcp_server import TOOLS
@@ -248,3 +248,45 @@ async def test_the_connection_for_messages_is_used_again() -> None:
         for _ in range(5):
             assert (await connection.call_tool("echo", {})).ok
     assert server.connections == 2  # the stream, and one for all messages
+
+
+@pytest.mark.parametrize("status", [400, 404, 405])
+async def test_a_login_that_only_sse_asks_for_is_the_error(status: int) -> None:
+    """B13, P34: what to do is in this one; the first error is its hint."""
+
+    def script(request: Request) -> Reply | None:
+        text = {"content-type": "text/plain"}
+        if request.method == "POST":
+            return Reply(status, text, b"no POST here")
+        return Reply(401, text, b"who are you?")
+
+    async with FakeHttp(script=script) as server:
+        with pytest.raises(LoginRequired, match=r"requires a login: 401 .*: who are you") as caught:
+            async with connect(http_settings(server.url)):
+                pass
+    assert caught.value.hint.startswith("Add an Authorization header")
+    assert "Streamable HTTP was tried first: The server answered " in caught.value.hint
+    assert caught.value.hint.endswith(": no POST here.")
+
+
+async def test_credentials_that_only_sse_refuses_are_the_error() -> None:
+    def script(request: Request) -> Reply | None:
+        return Reply(405 if request.method == "POST" else 401)
+
+    async with FakeHttp(script=script) as server:
+        settings = http_settings(server.url, headers=(("Authorization", "Bearer old"),))
+        with pytest.raises(ServerUnavailable, match="refused the credentials: 401") as caught:
+            async with connect(settings):
+                pass
+    assert "Streamable HTTP was tried first: The server answered 405" in caught.value.hint
+
+
+async def test_a_login_is_the_error_also_where_sse_is_tried_first() -> None:
+    def script(request: Request) -> Reply | None:
+        return Reply(404 if request.method == "GET" else 401)
+
+    async with FakeHttp(script=script) as server:
+        with pytest.raises(LoginRequired) as caught:
+            async with connect(http_settings(server.url, remembered={"transport": "sse"})):
+                pass
+    assert "Legacy SSE was tried first: The server answered 404" in caught.value.hint

@@ -178,6 +178,16 @@ def test_the_head_tells_status_trigger_and_figures(member_client: Client, job: J
         assert words in html
 
 
+def test_the_figures_count_a_server_once_as_it_stood_at_last(run: Run) -> None:
+    """One that ended is connected again; one that was not there may come, or not come back."""
+    for server, story in {"a": "cuc", "b": "uc", "c": "cu", "d": "u", "e": "c"}.items():
+        for step in story:
+            kind = "server.connected" if step == "c" else "server.unavailable"
+            add(run, kind, {"server": server})
+    found = queries.figures(run)
+    assert (found.servers, found.unavailable) == (3, 2)
+
+
 def test_the_outputs_begin_with_the_input_if_there_is_one(member_client: Client, job: Job) -> None:
     without = run_of(job, 1, outputs={"n": 1})
     assert ">Input<" not in page(member_client, f"/runs/{without.pk}/", tab="outputs")
@@ -311,7 +321,7 @@ def test_the_timeline_costs_the_same_queries_for_every_length(
     call(run, "s1")
     result(run, "s1")
     member_client.get(f"/runs/{run.pk}/")
-    with django_assert_num_queries(9) as few:
+    with django_assert_num_queries(10) as few:
         member_client.get(f"/runs/{run.pk}/")
     for number in range(40):
         call(run, f"t{number}")

@@ -43,6 +43,11 @@ def page(client: Client, url: str) -> str:
             {"server": "engine", "tools": 2, "transport": "http", "socket": True},
             "2 tools · http over a Unix socket",
         ),
+        (
+            "server.connected",
+            {"server": "time", "tools": 1, "after": "The server ended with exit code 3."},
+            "Connected again",
+        ),
         ("server.skipped", {"server": "time", "reason": "disabled"}, "Server skipped"),
         ("fail", {"reason": "no data"}, "Script reported a failure"),
         ("run.status", {"status": "timed_out"}, "Timed out"),

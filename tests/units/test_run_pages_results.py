@@ -398,7 +398,7 @@ class TestProgress:
         call(running, "s1")
         self.report(running, 1)
         timeline(member_client, running)
-        with django_assert_num_queries(12) as few:
+        with django_assert_num_queries(13) as few:
             timeline(member_client, running)
         for number in range(40):
             call(running, f"t{number}")

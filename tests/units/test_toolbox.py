@@ -86,7 +86,7 @@ class TestCalling(OnABench):
         bench.attach("good")
         result = await call(bench)
         assert not result.ok
-        assert result.error == "no answer within 120 seconds Raise tool_timeout_secs."
+        assert result.error == "no answer within 120 seconds. Raise tool_timeout_secs."
         assert bench.recorder.of("tool.result")[0]["error"] == result.error
 
     async def test_structured_content_and_errors_are_recorded(

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from jobs.permission import Permission
 from jobs.toolbox import NEVER_ANSWERED, ToolRefused
 from servers.mcp.types import CallResult, ConnectionSettings
 from servers.policy import Policy
+from tests.fakes.mcp_helpers import http_settings
+from tests.fakes.mcp_http import EVENTS, FakeHttp, Reply, Request
 from tests.fakes.spawner import BareSpawner
 from tests.fakes.toolboxes import Bench
 
@@ -130,3 +132,68 @@ async def test_a_list_that_changed_is_judged_before_the_call(bench: Bench) -> No
         await call(bench, "a", "new")
     [changed] = bench.recorder.of("server.tools_changed")
     assert changed["added"] == ["new"]
+
+
+async def test_a_process_that_ended_is_started_again_with_the_next_call(
+    bench: Bench, spawner: BareSpawner
+) -> None:
+    """C06, F10: the call that it ended with fails in its words and is sent once."""
+    attach(bench, "a")
+    assert (await call(bench, "a", "count")).ok
+    died = await call(bench, "a", "exit", code=7, words="out of memory\n")
+    assert died.error.startswith("The server ended with exit code 7: out of memory. The call may")
+    counted = await call(bench, "a", "calls")
+    assert "count" not in json.loads(counted.text)  # another process
+    assert len(spawner.alive()) == 1
+    _, again = bench.recorder.of("server.connected")
+    assert again["after"] == "The server ended with exit code 7: out of memory"
+
+
+async def test_calls_of_a_process_that_died_between_them_do_not_fail(
+    bench: Bench, spawner: BareSpawner
+) -> None:
+    attach(bench, "a")
+    assert (await call(bench, "a", "echo", n=1)).ok
+    [process] = spawner.started
+    await process.kill()
+    async with asyncio.timeout(CAP):
+        while not bench.links["a"].lost:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert (await call(bench, "a", "echo", n=2)).ok
+
+
+async def test_a_stream_that_ended_is_opened_again_with_the_next_use(bench: Bench) -> None:
+    """B15: legacy SSE, whose stream is the session."""
+    first, second = asyncio.Event(), asyncio.Event()
+    ends = iter([first, second])
+
+    def script(request: Request) -> Reply | None:
+        if request.rpc == "tools/call" and request.message["params"]["name"] == "hang":
+            first.set()
+        if request.method == "GET":
+            stream = _until(next(ends), server._standing_stream())
+            return Reply(200, {"content-type": EVENTS}, stream)
+        return None
+
+    async with FakeHttp(transport="sse", script=script) as server:
+        bench.attach("a", settings=http_settings(server.url, remembered={"transport": "sse"}))
+        lost = await call(bench, "a", "hang")
+        assert lost.error == "The server closed the event stream. The call may have happened."
+        assert (await call(bench, "a", "echo", n=2)).ok
+        assert len(server.gets()) == 2
+        called = [r.message["params"]["name"] for r in server.requests if r.rpc == "tools/call"]
+        assert called == ["hang", "echo"]
+        await bench.links["a"].close()
+
+
+async def _until(
+    leave: asyncio.Event, chunks: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    leaving = asyncio.ensure_future(leave.wait())
+    while True:
+        chunk = asyncio.ensure_future(anext(chunks))
+        done, _ = await asyncio.wait({chunk, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if leaving in done:
+            chunk.cancel()
+            return
+        yield chunk.result()
