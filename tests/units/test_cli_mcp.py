@@ -268,6 +268,13 @@ def test_a_call_prints_the_answer() -> None:
     assert run("call", "fake", "echo", "-", text='{"b": 1}').stdout.strip() == '{"b": 1}'
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-nan", "0", "-1", "soon"])
+def test_a_limit_of_a_call_that_is_no_time_is_refused(seconds: str) -> None:
+    result = run("call", "fake", "echo", "{}", f"--timeout={seconds}")
+    assert result.exit_code == 2
+    assert "Invalid value for '--timeout'" in result.stderr
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_call_that_the_tool_refuses_exits_with_1() -> None:
     """P74."""

@@ -11,6 +11,7 @@ import click
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_words import get_server
 from umpteenth.cli.output import emit_json, fail, json_option
+from umpteenth.cli.seconds import Seconds
 from umpteenth.core.text import clean, read_json
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.argument("tool")
 @click.argument("arguments", default="{}")
-@click.option("--timeout", type=click.FloatRange(min=0.1), help="Limit of the call in seconds.")
+@click.option("--timeout", type=Seconds(min=0.1), help="Limit of the call in seconds.")
 @json_option
 def call(name: str, tool: str, arguments: str, timeout: float | None, as_json: bool) -> None:
     """Call a TOOL of a server with ARGUMENTS, a JSON object (- reads it from standard input).

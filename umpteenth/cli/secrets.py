@@ -10,6 +10,7 @@ import click
 
 from umpteenth.cli.bootstrap import load_django, migrate_database, setup
 from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
+from umpteenth.cli.seconds import Seconds
 
 if TYPE_CHECKING:
     from secrets_vault.models import Secret
@@ -159,7 +160,7 @@ def remove(name: str, yes: bool) -> None:
 )
 @click.option(
     "--wait",
-    type=click.FloatRange(0, 3600),
+    type=Seconds(0, 3600),
     default=30.0,
     show_default=True,
     help="Seconds to wait for writes that others have begun before old keys go.",
