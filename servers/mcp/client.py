@@ -16,13 +16,13 @@ from typing import Any
 from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 from mcp_types import HEADER_MISMATCH, METHOD_NOT_FOUND
 
-from servers.limits import TimeLimit, request_limit
+from servers.limits import PROGRESS_FACTOR, TimeLimit, request_limit
 from servers.mcp.calls import Call, timed_out
 from servers.mcp.clocks import Clock
 from servers.mcp.errors import NothingSent, RpcError, SessionExpired
 from servers.mcp.freshness import Freshness
 from servers.mcp.handshake import HANDSHAKE, Agreement, negotiate
-from servers.mcp.listing import only_as_tasks, read_pages
+from servers.mcp.listing import FetchPage, only_as_tasks, read_pages
 from servers.mcp.ongoing import Ongoing
 from servers.mcp.owner import Owner
 from servers.mcp.schemas import check_arguments
@@ -31,6 +31,7 @@ from servers.mcp.stdio import StdioTransport
 from servers.mcp.types import (
     Asker,
     CallResult,
+    CallTimedOut,
     ConnectionLost,
     ConnectionSettings,
     InvalidArguments,
@@ -42,6 +43,7 @@ from servers.mcp.types import (
     ToolList,
 )
 from servers.mcp.validation import check_settings
+from umpteenth.core import deadlines
 
 
 class Connection:
@@ -210,7 +212,7 @@ class Connection:
         headers = self._argument_headers(tool, params["arguments"])
         send = partial(self._session.exchange, "tools/call", params, ongoing=ongoing)
         try:
-            return await self._renewing(partial(send, headers=headers))
+            return await self._renewing(partial(send, headers=headers), ongoing)
         except RpcError as error:
             if error.code != HEADER_MISMATCH or not self._sends_argument_headers:
                 raise
@@ -221,7 +223,7 @@ class Connection:
             changed = self._argument_headers(tool, params["arguments"])
             if changed == headers:
                 raise
-        return await self._renewing(partial(send, headers=changed))
+        return await self._renewing(partial(send, headers=changed), ongoing)
 
     def _argument_headers(self, tool: Tool | None, arguments: dict[str, Any]) -> dict[str, str]:
         if tool is None or not self._sends_argument_headers:
@@ -259,10 +261,10 @@ class Connection:
             return ToolList([], ["The server declares that it has no tools."])
 
         tasks: set[str] = set()
+        limit = request_limit(self._settings.request_timeout)
 
         async def fetch(cursor: str | None) -> dict[str, Any]:
             params = {} if cursor is None else {"cursor": cursor}
-            limit = request_limit(self._settings.request_timeout)
             page = await self._renewing(
                 partial(self._session.request, "tools/list", params, limit=limit)
             )
@@ -271,12 +273,25 @@ class Connection:
             return page
 
         try:
-            found = await read_pages(fetch, self._settings.limits)
+            found = await self._read_pages(fetch, limit)
             return _without(found, tasks) if self._session.runs_tasks else found
         except RpcError as error:
             if error.code != METHOD_NOT_FOUND:
                 raise
             return ToolList([], ["The server does not know the request for its tools."])
+
+    async def _read_pages(self, fetch: FetchPage, limit: TimeLimit) -> ToolList:
+        """`limit` is that of each page; there may be many, and each may take its time."""
+        most = limit.seconds and limit.seconds * PROGRESS_FACTOR
+        try:
+            async with deadlines.timeout(most):
+                return await read_pages(fetch, self._settings.limits)
+        except TimeoutError:
+            raise CallTimedOut(
+                f"The list of tools was not complete within {most:g} seconds "
+                f"({PROGRESS_FACTOR} times {limit.option}).",
+                "Raise the limit if the server needs longer.",
+            ) from None
 
     def _without_bad_headers(self, found: ToolList) -> ToolList:
         """From 2026-07-28 on schemas may ask for headers over HTTP; bad wishes spoil the tool."""
@@ -295,7 +310,9 @@ class Connection:
     def _sends_argument_headers(self) -> bool:
         return self._session.modern and self.transport == "http"
 
-    async def _renewing(self, send: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _renewing(
+        self, send: Callable[[], Awaitable[dict[str, Any]]], ongoing: Ongoing | None = None
+    ) -> dict[str, Any]:
         """Send in a new session where the server has forgotten ours (B01, B02, U17)."""
         generation = self._generation
         # Nothing is sent between two sessions either.
@@ -311,6 +328,8 @@ class Connection:
             self._lost_generation = max(self._lost_generation, generation)
             if not error.not_run:
                 raise
+            if ongoing is not None:
+                ongoing.sent = False  # whatever becomes of the renewal, there is no doubt (A49)
         await self._renew(generation)
         return await send()
 

@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 
+from servers.mcp import client
 from servers.mcp.client import connect
 from servers.mcp.exchange import MAX_COOKIES
 from servers.mcp.transport import MAX_ANSWERS
@@ -44,6 +45,28 @@ async def test_a_flood_of_requests_is_not_answered_with_a_flood_of_connections()
         assert 0 < len(at_once) <= MAX_ANSWERS
         taken.set()
         assert (await connection.list_tools()).tools
+
+
+async def test_a_list_that_drips_page_by_page_has_a_limit_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """D01, F06: each page in time, and no end in sight."""
+    monkeypatch.setattr(client, "PROGRESS_FACTOR", 2)
+
+    async def script(request: Request) -> Reply | None:
+        if request.rpc == "tools/list":
+            await asyncio.sleep(0.2)
+        return None
+
+    behaviour = Behaviour(page_size=1, cursor="endless")
+    async with connected(script, behaviour=behaviour, settings={"request_timeout": 0.5}) as (
+        server,
+        connection,
+    ):
+        with pytest.raises(CallTimedOut, match=r"within 1 seconds \(2 times request_timeout_secs"):
+            await connection.list_tools()
+        assert 1 < server.rpcs().count("tools/list") < 6
+        assert (await connection.call_tool("echo", {})).ok
 
 
 async def test_cookies_are_sent_back_but_do_not_pile_up() -> None:
