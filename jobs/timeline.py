@@ -23,7 +23,7 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import F
 
 from jobs import media, payloads
-from jobs.media import Media
+from jobs.media import Held, Media
 from jobs.models import Artifact, Blob, Run, RunEvent
 from umpteenth.core import clock
 from umpteenth.core.connections import give_back
@@ -148,7 +148,7 @@ class Recorder:
         self._token = token
         self._masker = masker
         self._masking = threading.Lock()
-        self._waiting: list[tuple[Event | Media, int]] = []
+        self._waiting: list[tuple[Event | Held, int]] = []
         self._bytes = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -156,6 +156,8 @@ class Recorder:
         self._stored = 0
         self._media_files = 0
         self._media_bytes = 0
+        # By the id of the artifact, until the event comes that names it.
+        self._kept: dict[str, dict[str, Any]] = {}
         self._unkept: set[str] = set()  # ids of media that could not be stored
         self._away_since: float | None = None
         self._give_up_at = math.inf
@@ -200,13 +202,14 @@ class Recorder:
         self._hand_in(event, _rough_size(event.payload))
 
     def keep_media(self, span: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The parts (`content`) of a call's result as its event's payload keeps them.
+        """The parts (`content`) of a call's result, to record with the call's span.
 
-        Call it right before `record` with the call's span; it returns at once. Empty where the
-        parts hold nothing but text, which the payload's `text` says already. Images, sound and
-        embedded files leave base64 and become artifacts `calls/<span>-<n>.<ext>` of their true
-        type (n: the part's place, from 1); what stands in their place is `media.kept_part`. They
-        are written before every event that is recorded later. Everything else stays as it is.
+        Returns at once: the recorder's thread decodes. Empty where the parts hold nothing but
+        text, which the payload's `text` says already. Images, sound and embedded files leave
+        base64 and become artifacts `calls/<span>-<n>.<ext>` of their true type (n: the part's
+        place, from 1), written before every event that is recorded later; in the event,
+        `media.kept_part` takes the place of what stands for them here. Everything else stays as
+        it is.
         """
         if not media.say_more_than_text(parts):
             return []
@@ -216,32 +219,11 @@ class Recorder:
         data = media.data_of(part)
         if data is None:
             return dict(part)
-        found = self._media(span, number, part, data)
-        if isinstance(found, str):
-            return media.kept_part(part, None, found)
-        self._hand_in(found, len(found.body))
-        return media.kept_part(part, found)
+        held = Held(new_id(), span, number, part)
+        self._hand_in(held, _rough_size(data))
+        return {"type": part.get("type"), "artifact": str(held.id)}
 
-    def _media(self, span: str, number: int, part: Mapping[str, Any], data: object) -> Media | str:
-        """The file inside a part, or the sentence that says why it is not kept."""
-        if media.rough_size(data) > media.MAX_BYTES + 2:  # padding counts as bytes here
-            return media.TOO_LARGE
-        body = media.decode(data)
-        if not body:
-            return media.NOT_BASE64 if body is None else media.EMPTY
-        kind, declared = str(part.get("type")), media.declared_type(part)
-        media_type, extension = media.true_type(body, declared, kind)
-        if media_type.startswith("text/"):
-            body = self.mask_bytes(body)
-        with self._changed:
-            room = media.MAX_RUN_BYTES - self._media_bytes
-            if self._media_files >= media.MAX_RUN_FILES or len(body) > room:
-                return media.RUN_IS_FULL
-            self._media_files += 1
-            self._media_bytes += len(body)
-        return Media(new_id(), span, f"calls/{span}-{number}.{extension}", media_type, body)
-
-    def _hand_in(self, item: Event | Media, size: int) -> None:
+    def _hand_in(self, item: Event | Held, size: int) -> None:
         with self._changed:
             self._waiting.append((item, size))
             self._bytes += size
@@ -259,12 +241,53 @@ class Recorder:
     def _work(self) -> None:
         try:
             while batch := self._take():
-                self._write(batch)
+                self._write([ready for item in batch for ready in self._decoded(item)])
                 give_back()
         finally:
             connection.close()
 
-    def _take(self) -> list[Event | Media]:
+    def _decoded(self, item: Event | Held) -> list[Event | Media]:
+        """What is to be written of it. Once for each, however often the writing is tried."""
+        if isinstance(item, Event):
+            return [self._with_media(item)]
+        try:
+            found = self._media(item)
+        except Exception:  # a file of no use must not end the record
+            logger.exception("a file in a result of run %s could not be read", self.run_id)
+            found = media.NOT_STORED
+        kept = found if isinstance(found, Media) else None
+        problem = found if isinstance(found, str) else ""
+        self._kept[str(item.id)] = media.kept_part(item.part, kept, problem)
+        return [kept] if kept else []
+
+    def _with_media(self, event: Event) -> Event:
+        content = event.payload.get("content")
+        if not self._kept or not isinstance(content, list):
+            return event
+        parts = [self._kept.pop(_artifact_of(part), part) for part in content]
+        return replace(event, payload={**event.payload, "content": parts})
+
+    def _media(self, held: Held) -> Media | str:
+        """The file inside a part, or the sentence that says why it is not kept."""
+        data = media.data_of(held.part)
+        if media.rough_size(data) > media.MAX_BYTES + 2:  # padding counts as bytes here
+            return media.TOO_LARGE
+        body = media.decode(data)
+        if not body:
+            return media.NOT_BASE64 if body is None else media.EMPTY
+        kind, declared = str(held.part.get("type")), media.declared_type(held.part)
+        media_type, extension = media.true_type(body, declared, kind)
+        if media_type.startswith("text/"):
+            body = self.mask_bytes(body)
+        room = media.MAX_RUN_BYTES - self._media_bytes
+        if self._media_files >= media.MAX_RUN_FILES or len(body) > room:
+            return media.RUN_IS_FULL
+        self._media_files += 1
+        self._media_bytes += len(body)
+        name = f"calls/{held.span}-{held.number}.{extension}"
+        return Media(held.id, held.span, name, media_type, body)
+
+    def _take(self) -> list[Event | Held]:
         with self._changed:
             while not self._waiting and not self._closing:
                 self._changed.wait()
@@ -281,7 +304,7 @@ class Recorder:
         return self._closing or len(self._waiting) >= self.BATCH
 
     def _write(self, batch: list[Event | Media]) -> None:
-        if self.lost.is_set():
+        if not batch or self.lost.is_set():
             return
         try:
             self._store_patiently(batch)
@@ -349,7 +372,7 @@ class Recorder:
         return replace(event, payload=cut), bodies
 
     def _admit_loss(self, part: Any) -> Any:
-        if isinstance(part, dict) and part.get("artifact") in self._unkept:
+        if _artifact_of(part) in self._unkept:
             return {**part, "artifact": None, "problem": media.NOT_STORED}
         return part
 
@@ -380,6 +403,11 @@ class Recorder:
             logger.exception("a body of run %s could not be stored", self.run_id)
             return None
         return path
+
+
+def _artifact_of(part: Any) -> str:
+    found = part.get("artifact") if isinstance(part, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def delete_files(paths: Iterable[str]) -> None:

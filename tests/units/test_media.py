@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.core.files.storage import default_storage
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import lifecycle, media, timeline, triggers
-from jobs.models import Artifact, Run
+from jobs.models import Artifact, Run, RunEvent
 from jobs.timeline import Recorder
 from tests.fakes.runs import make_job, make_run, payloads_of
 from umpteenth.core.masking import Masker
@@ -120,9 +121,18 @@ class TestDecode:
         address = base64.urlsafe_b64encode(body).decode()
         forms = (plain, plain.rstrip("="), lines, address, f"data:image/png;base64,{plain}")
         assert {media.decode(form) for form in forms} == {body}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(media, "_PIECE", 8)
+            assert {media.decode(form) for form in forms} == {body}
 
-    @pytest.mark.parametrize("data", ["%%%", "a", "abcde", "é" * 8, "ab=cd===", None, 7, ["aGk="]])
-    def test_anything_else_is_no_base64(self, data: object) -> None:
+    @pytest.mark.parametrize(
+        "data", ["%%%", "a", "abcde", "é" * 8, "ab=cd===", "YWE=YWE=", None, 7, ["aGk="]]
+    )
+    def test_anything_else_is_no_base64(
+        self, data: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert media.decode(data) is None
+        monkeypatch.setattr(media, "_PIECE", 4)
         assert media.decode(data) is None
 
 
@@ -143,10 +153,18 @@ def recorder(run: Run) -> Iterator[Recorder]:
     made.close(10)
 
 
-def keep(recorder: Recorder, *parts: dict[str, Any], span: str = "s1") -> list[dict[str, Any]]:
+def hand_in(recorder: Recorder, *parts: dict[str, Any], span: str = "s1") -> None:
     kept = recorder.keep_media(span, parts)
     recorder.record("tool.result", {"ok": True, "text": "", "content": kept}, span=span)
-    return kept
+
+
+def keep(recorder: Recorder, *parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts as the event has them in the end."""
+    hand_in(recorder, *parts)
+    recorder.close()
+    event = RunEvent.objects.get(run=recorder.run_id, kind="tool.result")
+    content: list[dict[str, Any]] = event.payload["content"]
+    return content
 
 
 def body_of(artifact: Artifact) -> bytes:
@@ -159,7 +177,6 @@ class TestKeepMedia:
     def test_an_image_becomes_an_artifact_of_the_run(self, run: Run, recorder: Recorder) -> None:
         text = {"type": "text", "text": "a chart"}
         first, second = keep(recorder, text, image())
-        recorder.close()
         artifact = Artifact.objects.get(run=run)
         assert first == text
         assert second == {
@@ -171,7 +188,6 @@ class TestKeepMedia:
         assert (artifact.name, artifact.span) == ("calls/s1-2.png", "s1")
         assert (artifact.media_type, artifact.size) == ("image/png", len(PNG))
         assert body_of(artifact) == PNG
-        assert payloads_of(run, "tool.result")[0]["content"] == [first, second]
 
     def test_a_file_is_there_before_the_event_that_names_it(
         self, run: Run, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
@@ -187,8 +203,51 @@ class TestKeepMedia:
 
         monkeypatch.setattr(timeline, "append", watched)
         keep(recorder, image())
-        recorder.close()
         assert seen == [True]
+
+    @pytest.mark.parametrize("size", [10, 3 * 1024 * 1024])
+    def test_base64_is_decoded_in_the_recorders_thread(
+        self, run: Run, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        """Whoever hands it in is the loop that all calls of the run live in."""
+        seen: list[str] = []
+        decode = media.decode
+
+        def watched(data: object) -> bytes | None:
+            seen.append(threading.current_thread().name)
+            return decode(data)
+
+        monkeypatch.setattr(media, "decode", watched)
+        [kept] = keep(recorder, image(PNG + b"x" * size))
+        assert seen == [f"recorder-{run.pk}"]
+        assert (kept["mime_type"], kept["size"]) == ("image/png", len(PNG) + size)
+
+    def test_what_cannot_be_read_costs_only_itself(
+        self, run: Run, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(_data: object) -> bytes | None:
+            raise MemoryError
+
+        monkeypatch.setattr(media, "decode", broken)
+        [kept, text] = keep(recorder, image(), {"type": "text", "text": "still there"})
+        assert (kept["artifact"], kept["problem"]) == (None, media.NOT_STORED)
+        assert text["text"] == "still there"
+
+    def test_a_database_that_is_away_counts_a_file_once(
+        self, run: Run, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Recorder, "RETRY", 0.0)
+        monkeypatch.setattr(media, "MAX_RUN_FILES", 1)
+        append, left = timeline.append, iter([True, True])
+
+        def away_at_first(*args: Any, **options: Any) -> int:
+            if next(left, False):
+                raise OperationalError("the database is away")
+            return append(*args, **options)
+
+        monkeypatch.setattr(timeline, "append", away_at_first)
+        [kept] = keep(recorder, image())
+        assert kept["artifact"] == str(Artifact.objects.get(run=run).pk)
 
     def test_text_alone_needs_no_parts(self, recorder: Recorder) -> None:
         assert recorder.keep_media("s1", [{"type": "text", "text": "hi"}]) == []
@@ -203,17 +262,19 @@ class TestKeepMedia:
             {"type": "resource", "resource": None},
             {"type": "text"},
             {"type": "unknown", "value": 7},
+            {"type": "unknown", "artifact": ["no id"]},
             {},
         ],
     )
-    def test_other_parts_stay_as_they_are(self, recorder: Recorder, part: dict[str, Any]) -> None:
-        assert recorder.keep_media("s1", [part]) == [part]
+    def test_other_parts_stay_as_they_are(
+        self, run: Run, recorder: Recorder, part: dict[str, Any]
+    ) -> None:
+        assert keep(recorder, part, image())[0] == part
 
     def test_an_embedded_file_is_kept_as_well(self, run: Run, recorder: Recorder) -> None:
         resource = {"uri": "file:///report", "mimeType": "application/pdf"}
         blob = {"blob": encoded(b"%PDF-1.7\n\xe2")}
         [kept] = keep(recorder, {"type": "resource", "resource": resource | blob})
-        recorder.close()
         artifact = Artifact.objects.get(run=run)
         assert artifact.name == "calls/s1-1.pdf"
         assert kept["resource"] == resource
@@ -235,7 +296,6 @@ class TestKeepMedia:
     ) -> None:
         """D15"""
         [kept] = keep(recorder, part)
-        recorder.close()
         assert (kept["artifact"], kept["problem"]) == (None, problem)
         assert not Artifact.objects.exists()
 
@@ -252,7 +312,6 @@ class TestKeepMedia:
 
     def test_secrets_in_embedded_text_are_masked(self, run: Run, recorder: Recorder) -> None:
         keep(recorder, image(f"<svg>{SECRET}</svg>".encode(), "image/svg+xml"))
-        recorder.close()
         assert body_of(Artifact.objects.get(run=run)) == b"<svg>[secret TOKEN]</svg>"
 
     def test_a_file_above_its_limit_is_named_and_not_kept(
@@ -274,9 +333,11 @@ class TestKeepMedia:
     ) -> None:
         for name, value in limit.items():
             monkeypatch.setattr(media, name, value)
-        kept = [keep(recorder, image(), span=f"s{n}")[0] for n in range(3)]
+        for number in range(3):
+            hand_in(recorder, image(), span=f"s{number}")
         recorder.close()
         assert Artifact.objects.count() == 2
+        kept = [payload["content"][0] for payload in payloads_of(run, "tool.result")]
         assert [part.get("problem") for part in kept] == [None, None, media.RUN_IS_FULL]
 
     def test_a_full_disk_is_admitted_in_the_event(
@@ -286,9 +347,7 @@ class TestKeepMedia:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(type(default_storage._wrapped), "save", full)  # type: ignore[attr-defined]
-        keep(recorder, image())
-        recorder.close()
-        [part] = payloads_of(run, "tool.result")[0]["content"]
+        [part] = keep(recorder, image())
         assert (part["artifact"], part["problem"]) == (None, media.NOT_STORED)
 
     def test_a_file_that_the_database_refuses_costs_only_itself(
@@ -302,16 +361,14 @@ class TestKeepMedia:
             return append(run_id, events, **options)
 
         monkeypatch.setattr(timeline, "append", picky)
-        keep(recorder, image())
-        recorder.close()
-        [part] = payloads_of(run, "tool.result")[0]["content"]
+        [part] = keep(recorder, image())
         assert (part["artifact"], part["problem"]) == (None, media.NOT_STORED)
         folder = f"runs/{run.pk}"
         assert not default_storage.exists(folder) or default_storage.listdir(folder)[1] == []
 
     def test_a_lost_claim_leaves_no_files(self, run: Run, recorder: Recorder) -> None:
         Run.objects.update(status="failed")
-        keep(recorder, image())
+        hand_in(recorder, image())
         recorder.close()
         assert not Artifact.objects.exists()
         folder = f"runs/{run.pk}"
@@ -322,7 +379,6 @@ class TestKeepMedia:
     ) -> None:
         texts = [{"type": "text", "text": "x" * 30_000}, image(), {"type": "hologram"}]
         keep(recorder, *texts)
-        recorder.close()
         [payload] = payloads_of(run, "tool.result")
         assert payload["content"][1]["artifact"] == str(Artifact.objects.get(run=run).pk)
         assert json.dumps(payload["_blobs"]["content"])
