@@ -235,6 +235,25 @@ def test_show_tells_every_mark_that_a_guarded_policy_acts_on() -> None:
     assert "  search [read-only, open world, creator only]" in text
 
 
+@pytest.mark.parametrize(
+    ("hints", "marks"),
+    [
+        ({}, ""),
+        ({"read_only": True, "destructive": True}, " [read-only]"),
+        ({"read_only": False}, " [destructive]"),
+        ({"read_only": False, "destructive": False}, ""),
+        ({"destructive": True}, " [destructive]"),
+        ({"open_world": True}, " [destructive, open world]"),
+    ],
+)
+def test_tools_are_marked_as_on_the_pages(hints: dict[str, bool], marks: str) -> None:
+    """P33, P73: one rule for `Read-only` and `Destructive`."""
+    server = after_success(http_server(), "search")
+    unknown = {"read_only": None, "destructive": None, "open_world": None}
+    server.tools.update(**{**unknown, **hints})
+    assert f"  search{marks}: " in run("show", "github").stdout
+
+
 @pytest.mark.parametrize("state", Server.State)
 def test_each_state_is_told_in_one_word(state: Server.State) -> None:
     """A58: configured (not tested), connected, failed, login required; disabled beside it."""

@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from servers.models import Server
 
 
-# What a server says of a tool, as far as a policy acts on it or calls are repeated for it.
-_MARKS = (("read-only", "read_only"), ("destructive", "destructive"), ("open world", "open_world"))
-
-
 def get_server(name: str) -> Server:
     from servers.models import Server
 
@@ -49,11 +45,24 @@ def tools_of(server: Server) -> list[dict[str, Any]]:
 
 def print_tools(tools: list[dict[str, Any]]) -> None:
     for tool in tools:
-        marks = [word for word, key in _MARKS if tool[key]]
+        marks = _marks(tool)
         marks += [tool["restricted"]] if tool.get("restricted") else []
         head = f"  {tool['name']}" + (f" [{', '.join(marks)}]" if marks else "")
         first_line = (tool["description"] or "").strip().partition("\n")[0]
         click.echo(head + (f": {first_line}" if first_line else ""))
+
+
+def _marks(tool: dict[str, Any]) -> list[str]:
+    """What a server says of a tool, as far as a policy acts on it or calls are repeated for it."""
+    from servers.models import Tool
+
+    shown = Tool(**{hint: tool[hint] for hint in ("read_only", "destructive", "open_world")})
+    words = {
+        "read-only": shown.shows_read_only,
+        "destructive": shown.shows_destructive,
+        "open world": shown.open_world,
+    }
+    return [word for word, holds in words.items() if holds]
 
 
 def cut(text: str, limit: int = 60) -> str:
