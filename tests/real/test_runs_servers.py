@@ -49,6 +49,28 @@ def test_what_a_server_tells_during_a_call_is_on_the_timeline(site: Site, fake: 
     assert any("Sure?" in message for message in notices), notices
 
 
+def test_a_server_that_ends_in_mid_run_is_started_again_with_its_next_use(
+    site: Site, fake: str
+) -> None:
+    """C06, F10: the call that it ended with fails, is not sent twice, and spoils no other."""
+    job = make_job(
+        site,
+        "ump mcp call fake echo '{\"n\": 1}'\n"
+        'ump mcp call fake exit \'{"code": 7, "words": "out of memory"}\' || echo "it failed"\n'
+        "ump mcp call fake echo '{\"n\": 3}'\n",
+        servers={fake: "all"},
+    )
+    run_id = start(site, job)
+    shown = wait_for(site, run_id, "succeeded", "failed")
+    assert shown["status"] == "succeeded", of_kind(site, run_id, "output")
+    assert [result["ok"] for result in of_kind(site, run_id, "tool.result")] == [True, False, True]
+    first, again = of_kind(site, run_id, "server.connected")
+    assert again["after"] == "The server ended with exit code 7: out of memory"
+    assert again["tools"] == first["tools"]
+    assert not of_kind(site, run_id, "server.tools_changed")
+    assert not of_kind(site, run_id, "server.unavailable")
+
+
 def test_two_runs_share_the_slots_of_a_server(site: Site, narrow: str) -> None:
     """U5, A38: each run starts the server for itself, yet one call is out at a time."""
     call = f"ump mcp call fake sleep '{{\"seconds\": {SLEEP}}}' &\n"
@@ -76,7 +98,8 @@ def test_a_cancelled_run_leaves_no_slot_taken(site: Site, narrow: str) -> None:
     site.ask("cancel", run_id)
     wait_for(site, run_id, "cancelled")
     [result] = of_kind(site, run_id, "tool.result")
-    assert result["error"] == "the run ended before the answer came"
+    assert result["error"].startswith("the script or its run ended before the answer came")
+    assert result["error"].endswith("may have happened")
     assert site.ask("tickets", narrow) == 0
 
 
