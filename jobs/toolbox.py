@@ -36,7 +36,7 @@ LIMIT_NOTE = (
 MAX_PROGRESS = 100  # reports of one call on the timeline
 PROGRESS_INTERVAL = 1.0  # seconds between two of them at least
 WAITING_SHOWS = 0.1  # seconds until a call that waits for a slot is on the timeline
-NEVER_ANSWERED = "the run ended before the answer came"
+NEVER_ANSWERED = "the script or its run ended before the answer came"
 
 # What may be done with a server now, from the database.
 Permit = Callable[[UUID], Awaitable[Permission]]
@@ -141,7 +141,7 @@ class Toolbox:
         found = await self._reach(link, tool)
         span = uuid4().hex[:16] if self._meter.admit(side_effects=not found.read_only) else ""
         call = _Call(link, found, arguments, self._recorder, span)
-        result = CallResult(ok=False, text="", error=NEVER_ANSWERED)
+        result = None
         try:
             result = await self._send(call)
         except ToolNotFound as error:
@@ -150,7 +150,7 @@ class Toolbox:
         except ServerError as error:
             result = CallResult(ok=False, text="", error=_with_hint(error))
         finally:
-            call.end(result)
+            call.end(result or call.unanswered())
         return result
 
     async def _send(self, call: _Call) -> CallResult:
@@ -182,6 +182,7 @@ class Toolbox:
         if reason := link.permission.refusal(call.tool):
             self._line.leave(ticket)
             raise self._refused(link, call.tool.name, reason, span=call.span)
+        call.sent = True
         return await link.call(
             call.tool.name,
             call.arguments,
@@ -264,6 +265,7 @@ class _Call:
         self.tool = tool
         self.arguments = arguments
         self.span = span
+        self.sent = False  # whether the server may have got it
         self._recorder = recorder
         self._name = {"server": link.server.name, "tool": tool.name}
         self._started = time.monotonic()
@@ -282,6 +284,12 @@ class _Call:
             self._begun = True
             payload = {**self._name, "arguments": self.arguments}
             self._recorder.record("tool.call", payload, span=self.span, at=self._at)
+
+    def unanswered(self) -> CallResult:
+        """What stands in place of a result that nobody waits for any more."""
+        in_doubt = self.sent and not self.tool.read_only
+        doubt = "; the call may have happened" if in_doubt else ""
+        return CallResult(ok=False, text="", error=NEVER_ANSWERED + doubt)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """What the server says of its progress: a word now and then is enough."""

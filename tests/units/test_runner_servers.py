@@ -294,7 +294,12 @@ class TestSlots:
         run.refresh_from_db()
         assert (run.status, len(servers["good"].calls)) == ("cancelled", 1)
         ends = payloads_of(run, "tool.result")
-        assert [end["error"] for end in ends] == ["the run ended before the answer came"] * 2
+        unanswered = "the script or its run ended before the answer came"
+        # One waited for the other, so that nothing of it was sent.
+        assert sorted(end["error"] for end in ends) == [
+            unanswered,
+            f"{unanswered}; the call may have happened",
+        ]
         assert not CallTicket.objects.exists()
 
     def test_a_heartbeat_renews_the_slots_and_the_end_frees_them(self) -> None:
