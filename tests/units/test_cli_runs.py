@@ -182,6 +182,11 @@ def test_an_unknown_run_fails(verb: str, run_id: str) -> None:
     [
         ("run.status", {"status": "failed", "error": "x"}, "failed: x"),
         ("server.connected", {"server": "s", "tools": 3}, "s: 3 tools"),
+        (
+            "server.connected",
+            {"server": "s", "tools": 3, "after": "It ended."},
+            "s: 3 tools, connected again after: It ended.",
+        ),
         ("server.unavailable", {"message": "M", "reason": "R"}, "M: R"),
         ("tool.call", {"server": "s", "tool": "t", "arguments": {"ä": True}}, 's t {"ä": true}'),
         ("outputs.set", {"name": "n", "value": [None]}, "n = [null]"),
@@ -202,6 +207,9 @@ def test_an_unknown_run_fails(verb: str, run_id: str) -> None:
         ),
         ("tool.result", {"server": "s", "tool": "t", "ok": True, "text": "a\nb"}, "s t: a ⏎ b"),
         ("tool.result", {"server": "s", "tool": "t", "error": "no"}, "s t: failed: no"),
+        ("tool.progress", {"tool": "t", "progress": 1.0, "total": None}, "t: 1"),
+        ("tool.progress", {"tool": "t", "progress": 2.5, "total": 10.0}, "t: 2.5 of 10"),
+        ("tool.progress", {"tool": "t", "progress": 1.0, "message": "half"}, "t: half"),
         ("script.exit", {"code": 3, "timed_out": False}, "exit 3"),
         ("script.exit", {"code": None, "timed_out": True}, "time limit reached"),
         ("artifact", {"name": "a", "size": 12345}, "a (12,345 bytes)"),

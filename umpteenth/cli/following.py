@@ -73,6 +73,11 @@ def _tool_result(payload: dict[str, Any]) -> str:
     return f"{payload.get('server')} {payload.get('tool')}: {outcome}{text}"
 
 
+def _amount(payload: dict[str, Any]) -> str:
+    done, total = payload.get("progress") or 0, payload.get("total")
+    return f"{done:g}" if total is None else f"{done:g} of {total:g}"
+
+
 def _ump(payload: dict[str, Any]) -> str:
     """A call of `ump` other than those to tools, about as the script wrote it."""
     about = {"command": "", **payload}
@@ -90,13 +95,16 @@ def _json(value: Any) -> str:
 
 _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "run.status": lambda p: p.get("status", "") + (f": {p['error']}" if p.get("error") else ""),
-    "server.connected": lambda p: f"{p.get('server')}: {p.get('tools')} tools",
+    "server.connected": lambda p: (
+        f"{p.get('server')}: {p.get('tools')} tools"
+        + (f", connected again after: {p['after']}" if p.get("after") else "")
+    ),
     "server.unavailable": lambda p: f"{p.get('message')}: {p.get('reason')}",
     "server.skipped": lambda p: f"{p.get('server')}: {p.get('reason')}",
     "server.notice": lambda p: f"{p.get('server')}: {p.get('message')}",
     "server.tools_changed": lambda p: f"{p.get('server')}: its tools have changed",
     "tool.refused": lambda p: f"{p.get('server')} {p.get('tool')}: {p.get('reason')}",
-    "tool.progress": lambda p: f"{p.get('tool')}: {p.get('message') or p.get('progress')}",
+    "tool.progress": lambda p: f"{p.get('tool')}: {p.get('message') or _amount(p)}",
     "tool.call": lambda p: f"{p.get('server')} {p.get('tool')} {_json(p.get('arguments'))}",
     "tool.result": _tool_result,
     "broker.call": _ump,
