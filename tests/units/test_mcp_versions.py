@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from servers.mcp.client import connect
 from servers.mcp.session import Session
-from servers.mcp.types import LoginRequired, ServerUnavailable
+from servers.mcp.types import ServerUnavailable
 from tests.fakes.mcp_helpers import http_settings, shell_settings, stdio_settings
-from tests.fakes.mcp_http import FakeHttp, Reply, Request, Script
+from tests.fakes.mcp_http import FakeHttp, Reply, Request
 from tests.fakes.mcp_server import HANDSHAKE_VERSIONS, Behaviour
 from tests.fakes.spawner import BareSpawner
 
@@ -238,48 +237,6 @@ async def test_when_both_transports_fail_the_first_error_is_shown() -> None:
     assert {request.method for request in server.requests} == {"POST", "GET"}
 
 
-@pytest.mark.parametrize("status", [400, 404, 405])
-async def test_a_login_that_only_sse_asks_for_is_the_error(status: int) -> None:
-    """B13, P34: what to do is in this one; the first error is its hint."""
-
-    def script(request: Request) -> Reply | None:
-        text = {"content-type": "text/plain"}
-        if request.method == "POST":
-            return Reply(status, text, b"no POST here")
-        return Reply(401, text, b"who are you?")
-
-    async with FakeHttp(script=script) as server:
-        with pytest.raises(LoginRequired, match=r"requires a login: 401 .*: who are you") as caught:
-            async with connect(http_settings(server.url)):
-                pass
-    assert caught.value.hint.startswith("Add an Authorization header")
-    assert "Streamable HTTP was tried first: The server answered " in caught.value.hint
-    assert caught.value.hint.endswith(": no POST here.")
-
-
-async def test_credentials_that_only_sse_refuses_are_the_error() -> None:
-    def script(request: Request) -> Reply | None:
-        return Reply(405 if request.method == "POST" else 401)
-
-    async with FakeHttp(script=script) as server:
-        settings = http_settings(server.url, headers=(("Authorization", "Bearer old"),))
-        with pytest.raises(ServerUnavailable, match="refused the credentials: 401") as caught:
-            async with connect(settings):
-                pass
-    assert "Streamable HTTP was tried first: The server answered 405" in caught.value.hint
-
-
-async def test_a_login_is_the_error_also_where_sse_is_tried_first() -> None:
-    def script(request: Request) -> Reply | None:
-        return Reply(404 if request.method == "GET" else 401)
-
-    async with FakeHttp(script=script) as server:
-        with pytest.raises(LoginRequired) as caught:
-            async with connect(http_settings(server.url, remembered={"transport": "sse"})):
-                pass
-    assert "Legacy SSE was tried first: The server answered 404" in caught.value.hint
-
-
 async def test_a_remembered_handshake_that_fails_for_its_own_reason_is_quoted() -> None:
     def script(request: Request) -> Reply | None:
         body = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"Database is down"}}'
@@ -346,109 +303,6 @@ async def test_a_failed_start_is_not_blamed_on_the_memory() -> None:
         async with connect(replace(settings, start_timeout=5), spawn=spawn):
             pass
     assert len(spawn.started) == 1
-
-
-def refusing_the_probe(reply: Reply) -> Script:
-    return lambda request: reply if request.rpc == "server/discover" else None
-
-
-async def how_over_stdio(behaviour: Behaviour, **options: Any) -> str:
-    settings = stdio_settings(behaviour, **options)
-    async with connect(settings, spawn=BareSpawner()) as connection:
-        return connection.how
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "remembered", "how"),
-    [
-        (Behaviour(era="modern"), {}, "Newest protocol: it answered server/discover."),
-        (
-            Behaviour(),
-            {},
-            "It does not know server/discover (-32601); initialize succeeded.",
-        ),
-        (Behaviour(), {"mode": "handshake"}, "Initialize succeeded."),
-        (
-            Behaviour(versions=["2024-11-05"]),
-            {"mode": "handshake"},
-            "Initialize succeeded; it answered with its own revision 2024-11-05.",
-        ),
-        (
-            Behaviour(versions=["2025-06-18"], refuse_unknown_version=True),
-            {"mode": "handshake"},
-            "Initialize succeeded after 1 newer revision was refused.",
-        ),
-        (
-            Behaviour(only_unversioned=True),
-            {"mode": "handshake"},
-            "Initialize succeeded once no revision was named.",
-        ),
-        (
-            Behaviour(era="modern"),
-            {"mode": "handshake"},
-            "It refused initialize (-32022); newest protocol: it answered server/discover.",
-        ),
-        (
-            Behaviour(on_probe="exit"),
-            {},
-            "It ended on server/discover and was started again without it. Initialize succeeded.",
-        ),
-    ],
-)
-async def test_how_the_revision_was_found_is_told(
-    behaviour: Behaviour, remembered: dict[str, str], how: str
-) -> None:
-    """Issue 3, section 1; U19, U20."""
-    assert await how_over_stdio(behaviour, remembered=remembered) == how
-
-
-async def test_a_silent_probe_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("servers.mcp.handshake.PROBE_PATIENCE", 0.1)
-    assert await how_over_stdio(Behaviour(on_probe="ignore")) == (
-        "It was silent on server/discover for 0.1 seconds; initialize succeeded."
-    )
-
-
-@pytest.mark.parametrize(
-    ("reply", "how"),
-    [
-        (Reply(400, {}, b"Bad Request"), "It answered server/discover with 400"),
-        (Reply(404), "It answered server/discover with 404"),
-        (Reply(500), "It answered server/discover with 500"),
-        (rpc('"id":1,"error":{"code":-32600,"message":"No"}'), "It refused server/discover"),
-        (Reply(200, {"content-type": "text/html"}), "It did not answer server/discover in the"),
-        (Reply(cut=True, body=b""), "It did not answer server/discover in the protocol"),
-    ],
-)
-async def test_a_refused_probe_over_http_leads_to_the_handshake(reply: Reply, how: str) -> None:
-    """U19: a connection that is dropped on the unknown message is a refusal too."""
-    async with (
-        FakeHttp(script=refusing_the_probe(reply)) as server,
-        connect(http_settings(server.url)) as connection,
-    ):
-        assert connection.mode == "handshake"
-        assert connection.how.startswith(how)
-        assert connection.how.endswith("; initialize succeeded.")
-
-
-async def test_how_an_old_transport_was_found_is_told() -> None:
-    def script(request: Request) -> Reply | None:
-        is_first_post = request.method == "POST" and request.path == "/sse"
-        return Reply(405) if is_first_post else None
-
-    async with (
-        FakeHttp(transport="sse", script=script) as server,
-        connect(http_settings(server.url)) as connection,
-    ):
-        remembered = connection.remembered
-        assert connection.how == (
-            "The first POST was answered with 405, so legacy SSE was tried. Initialize succeeded."
-        )
-    async with (
-        FakeHttp(transport="sse") as server,
-        connect(http_settings(server.url, remembered=remembered)) as connection,
-    ):
-        assert connection.how == "Legacy SSE worked the last time. Initialize succeeded."
 
 
 async def test_a_revision_that_is_refused_with_400_in_plain_words_is_asked_for_older() -> None:
