@@ -149,7 +149,8 @@ async def test_a_server_of_others_is_connected_listed_and_called(
                 assert connection.server_name == case.server_name
                 listed = await connection.list_tools()
                 assert case.tools <= {tool.name for tool in listed.tools}
-                assert listed.warnings == []
+                # `server-everything` holds a tool that runs only as a task.
+                assert [each for each in listed.warnings if "as a task" not in each] == []
                 tool, arguments, expected = case.call
                 result = await connection.call_tool(tool, filled(arguments, places))
                 assert expected in result.text

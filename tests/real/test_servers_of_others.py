@@ -166,7 +166,9 @@ def test_all_are_tested_and_called_in_one_run(worker_site: Site, cases: dict[str
         assert done.returncode == 0, done.stderr
         tested = worker_site.json("mcp", "test", name)
         assert tested["outcome"] == "connected", tested
-        assert (tested["transport"], tested["warnings"]) == (case.transport, [])
+        # `server-everything` holds a tool that runs only as a task.
+        warnings = [each for each in tested["warnings"] if "as a task" not in each]
+        assert (tested["transport"], warnings) == (case.transport, [])
         assert case.tool in [tool["name"] for tool in tested["tools"]]
     calls = [
         f"ump mcp call {name} {case.tool} '{json.dumps(case.arguments)}'"
