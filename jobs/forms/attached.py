@@ -1,13 +1,17 @@
 """The MCP servers card and the Secrets card: rows of the job form that are not single fields.
 
 A row posts `server` (its id); `all-<id>` for all tools, otherwise one `tool-<id>` for each
-allowed tool. `attach` adds a server and `detach` removes one where there is no script.
+allowed tool, or `tools-<id>`, their names as JSON, while its checklist is not on the page: that
+of a server with very many tools comes when somebody opens it. `attach` adds a server and `detach`
+removes one where there is no script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from uuid import UUID
 
 from django.http import QueryDict
@@ -23,6 +27,9 @@ from umpteenth.accounts.models import User
 from umpteenth.core.text import clean
 
 MAX_ROWS = 200
+# Of one server, on the page of the form.
+MAX_LISTED = 200
+MAX_CALLS = 100
 # A server, and its allowed tools; None: all.
 Chosen = tuple[UUID, tuple[str, ...] | None]
 
@@ -37,8 +44,6 @@ class ToolChoice:
     # What the server's policy says beyond this job's list: in a word or two, and in a sentence.
     restriction: str = ""
     reason: str = ""
-    # No run at all may use it.
-    is_hidden: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -51,8 +56,11 @@ class AttachmentRow:
 
     server: Server
     allowed: tuple[str, ...] | None
+    offered: frozenset[str] = frozenset()
+    # The checklist; empty where it `is_late`.
     tools: list[ToolChoice] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    is_late: bool = False
 
     @property
     def is_tested(self) -> bool:
@@ -67,13 +75,20 @@ class AttachmentRow:
         """What the tools button reads (P65-P68)."""
         if self.allowed is None:
             return "All tools"
-        offered = [tool for tool in self.tools if not tool.is_gone]
-        return f"{sum(tool.is_allowed for tool in offered)} of {len(offered)} tools"
+        return f"{len(self.offered.intersection(self.allowed))} of {len(self.offered)} tools"
 
     @property
     def gone(self) -> int:
         """Allowed tools that the last successful test missed; before any test nobody knows."""
-        return sum(tool.is_gone for tool in self.tools) if self.is_tested else 0
+        return len(set(self.allowed or ()) - self.offered) if self.is_tested else 0
+
+    @property
+    def allowed_json(self) -> str:
+        return json.dumps(self.allowed or [], ensure_ascii=False)
+
+    @property
+    def has_more_calls(self) -> bool:
+        return len(self.calls) == MAX_CALLS < len(self.offered)
 
 
 def stored_attachments(job: Job) -> list[Chosen]:
@@ -90,18 +105,28 @@ def posted_attachments(data: QueryDict, stored: Sequence[Chosen] = ()) -> list[C
     gone = set(data.getlist("detach"))
     found: dict[UUID, tuple[str, ...] | None] = {}
     for text in [*data.getlist("server"), data.get("attach", "")][:MAX_ROWS]:
-        pk = _uuid(text)
+        pk = uuid_of(text)
         if pk is None or text in gone or pk in found:
             continue
         # A server that was just attached allows all (P64).
         everything = f"all-{text}" in data or text == data.get("attach")
-        found[pk] = None if everything else tuple(map(clean, data.getlist(f"tool-{text}")))
+        found[pk] = None if everything else tuple(_posted_tools(data, text))
     kept = {pk: set(names) for pk, names in stored if names is not None}
     listed = [pk for pk, names in found.items() if names and set(names) != kept.get(pk)]
     for pk, offered in _offered(listed).items():
         if offered == set(found[pk] or ()):
             found[pk] = None
     return list(found.items())
+
+
+def _posted_tools(data: QueryDict, server: str) -> list[str]:
+    names = data.getlist(f"tool-{server}")
+    try:
+        late = json.loads(data.get(f"tools-{server}", "[]"))
+    except (ValueError, RecursionError):
+        late = []
+    names += [name for name in late if isinstance(name, str)] if isinstance(late, list) else []
+    return [clean(name) for name in names]
 
 
 def _offered(servers: Sequence[UUID]) -> dict[UUID, set[str]]:
@@ -113,25 +138,60 @@ def _offered(servers: Sequence[UUID]) -> dict[UUID, set[str]]:
     return names
 
 
-def attachment_rows(chosen: Sequence[Chosen]) -> list[AttachmentRow]:
-    """Rows with the tools to pick from; a server that was deleted meanwhile is left out."""
+def attachment_rows(
+    chosen: Sequence[Chosen], listed: Collection[UUID | None] = ()
+) -> list[AttachmentRow]:
+    """Rows with the tools to pick from; a server that was deleted meanwhile is left out.
+
+    Of more than `MAX_LISTED` tools the checklist is left out, unless the server is in `listed`.
+    """
     servers = Server.objects.defer("private", "instructions").in_bulk([pk for pk, _ in chosen])
     tools: dict[UUID, list[Tool]] = {}
-    wanted = Tool.objects.filter(server__in=servers).defer("output_schema", "description")
-    for tool in wanted.order_by("server_id", "position"):
+    # Not their schemas: a server may have thousands of tools.
+    light = Tool.objects.only("server", "name", "read_only", "destructive", "open_world")
+    for tool in light.filter(server__in=servers).order_by("server_id", "position"):
         tools.setdefault(tool.server_id, []).append(tool)
-    return [_row(servers[pk], names, tools.get(pk, [])) for pk, names in chosen if pk in servers]
+    rows = [
+        _row(servers[pk], names, tools.get(pk, []), pk in listed)
+        for pk, names in chosen
+        if pk in servers
+    ]
+    _add_calls({row.server.pk: row for row in rows}, tools)
+    return rows
 
 
-def _row(server: Server, allowed: tuple[str, ...] | None, tools: list[Tool]) -> AttachmentRow:
-    offered = {tool.name for tool in tools}
-    picked = offered if allowed is None else set(allowed)
+def _row(
+    server: Server, allowed: tuple[str, ...] | None, tools: list[Tool], is_listed: bool
+) -> AttachmentRow:
+    row = AttachmentRow(server, allowed, frozenset(tool.name for tool in tools))
+    row.is_late = len(tools) > MAX_LISTED and not is_listed
+    if not row.is_late:
+        picked = row.offered if allowed is None else set(allowed)
+        policy = Policy.from_json(server.policy)
+        row.tools = [_choice(tool, policy, tool.name in picked) for tool in tools]
+        row.tools += [ToolChoice(name) for name in allowed or () if name not in row.offered]
+    return row
+
+
+def _add_calls(rows: dict[UUID, AttachmentRow], tools: dict[UUID, list[Tool]]) -> None:
+    """A ready call of each server's first tools that any run may use."""
+    wanted = [
+        tool
+        for pk, row in rows.items()
+        for tool in islice(_usable(row.server, tools.get(pk, [])), MAX_CALLS)
+    ]
+    keys = [tool.pk for tool in wanted]
+    schemas = dict(Tool.objects.filter(pk__in=keys).values_list("pk", "input_schema"))
+    for tool in wanted:
+        row = rows[tool.server_id]
+        row.calls.append(call_of(row.server.name, tool.name, schemas.get(tool.pk)))
+
+
+def _usable(server: Server, tools: Iterable[Tool]) -> Iterator[Tool]:
     policy = Policy.from_json(server.policy)
-    choices = [_choice(tool, policy, tool.name in picked) for tool in tools]
-    choices += [ToolChoice(name) for name in allowed or () if name not in offered]
-    usable = [choice.tool for choice in choices if choice.tool and not choice.is_hidden]
-    calls = [call_of(server.name, tool.name, tool.input_schema) for tool in usable]
-    return AttachmentRow(server, allowed, choices, calls)
+    for tool in tools:
+        if not all(policy.refusal(tool, level) for level in TRUST_LEVELS):
+            yield tool
 
 
 def _choice(tool: Tool, policy: Policy, is_allowed: bool) -> ToolChoice:
@@ -143,7 +203,6 @@ def _choice(tool: Tool, policy: Policy, is_allowed: bool) -> ToolChoice:
         is_allowed,
         policy.restriction(tool),
         _sentence(reason) if reason else "",
-        all(refusals),
     )
 
 
@@ -204,7 +263,7 @@ def secret_options(person: User) -> list[SecretOption]:
     return [SecretOption(secret.name, not may_use(secret, person)) for secret in secrets]
 
 
-def _uuid(text: str) -> UUID | None:
+def uuid_of(text: str) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:

@@ -10,6 +10,7 @@ _jobs = [
     path("new/", editor.job_create, name="create"),
     path("cron-preview/", editor.cron_preview, name="cron_preview"),
     path("attachment/", editor.attachment_row, name="attachment_row"),
+    path("attachment/<uuid:pk>/tools/", editor.attachment_tools, name="attachment_tools"),
     path("<uuid:pk>/", jobs.job_detail, name="detail"),
     path("<uuid:pk>/runs/", jobs.job_runs, name="runs"),
     path("<uuid:pk>/state/", state.job_state, name="state"),

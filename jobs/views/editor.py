@@ -9,7 +9,7 @@ from uuid import UUID
 from django import forms
 from django.http import Http404, HttpResponse
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from jobs import services
 from jobs.definition import InvalidJob, JobData, NotAllowed
@@ -86,8 +86,10 @@ def posted(request: Request, job: Job | None = None) -> Editor:
     return Editor(JobForm(request.POST), rows, attached.posted_secrets(request.POST))
 
 
-def stored(job: Job) -> Editor:
-    rows = attached.attachment_rows(attached.stored_attachments(job))
+def stored(request: Request, job: Job) -> Editor:
+    # Without script the page itself brings the long checklist that was asked for.
+    listed = [attached.uuid_of(request.GET.get("list", ""))]
+    rows = attached.attachment_rows(attached.stored_attachments(job), listed)
     return Editor(JobForm(initial=initial_of(job)), rows, attached.stored_secrets(job))
 
 
@@ -107,7 +109,7 @@ def job_create(request: Request) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def job_settings(request: Request, pk: UUID) -> HttpResponse:
     job = get_job(pk)
-    editor = posted(request, job) if request.method == "POST" else stored(job)
+    editor = posted(request, job) if request.method == "POST" else stored(request, job)
     data = editor.data() if request.method == "POST" else None
     if data is not None:
         version = editor.form.cleaned_data["version"] or 0
@@ -202,3 +204,14 @@ def attachment_row(request: Request) -> HttpResponse:
     if not rows:
         raise Http404("This server does not exist any more.")
     return render_page(request, "jobs/_attachment.html", {"row": rows[0], "is_new": True})
+
+
+@require_POST
+def attachment_tools(request: Request, pk: UUID) -> HttpResponse:
+    """The checklist of a server with very many tools, as the form stands; stores nothing."""
+    posted = attached.posted_attachments(request.POST)
+    chosen = [(server, names) for server, names in posted if server == pk]
+    rows = attached.attachment_rows(chosen or [(pk, None)], [pk])
+    if not rows:
+        raise Http404("This server does not exist any more.")
+    return render_page(request, "jobs/_tools_list.html", {"row": rows[0]})

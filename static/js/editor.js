@@ -146,8 +146,19 @@
     const offered = boxes.filter((box) => !("gone" in box.dataset));
     const picked = offered.filter((box) => box.checked);
     const label = $("[data-tools-label]", tools.closest("[data-attachment]"));
-    label.textContent = all.checked ? "All tools" : `${picked.length} of ${offered.length} tools`;
+    // A long checklist that nobody has opened yet.
+    const late = $("[data-late]", tools);
+    const count = late ? JSON.parse($("input", late).value).length : picked.length;
+    label.textContent = all.checked ? "All tools" : `${count} of ${late?.dataset.late ?? offered.length} tools`;
   }
+
+  form.addEventListener("htmx:load", (event) => {
+    const tools = event.target.matches("[data-tools-list]") && event.target.closest("[data-tools]");
+    if (!tools) return;
+    form.dispatchEvent(new CustomEvent("rows-loaded"));
+    // What was typed while it came.
+    $("[data-filter]", tools)?.dispatchEvent(new Event("input", { bubbles: true }));
+  });
 
   form.addEventListener("change", (event) => {
     const tools = event.target.closest("[data-tools]");

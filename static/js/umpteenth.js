@@ -325,6 +325,10 @@
     form.addEventListener("input", update);
     form.addEventListener("change", update);
     form.addEventListener("rows-changed", update);
+    // The same, only written in other fields.
+    form.addEventListener("rows-loaded", () => {
+      if (!form.classList.contains("is-dirty")) saved.set(form, snapshot(form));
+    });
     form.addEventListener("submit", () => { leaving = true; });
     form.addEventListener("reset", (event) => {
       event.preventDefault();

@@ -203,6 +203,7 @@ ROUTES: dict[str, Route] = {
     "jobs:create": everyone(),
     "jobs:cron_preview": everyone(query="?cron=0+9+*+*+*&timezone=UTC"),
     "jobs:attachment_row": everyone(query=lambda things: f"?attach={things.server.pk}"),
+    "jobs:attachment_tools": action(_server),
     "jobs:detail": everyone(_job),
     "jobs:runs": everyone(_job),
     "jobs:state": everyone(_job),
