@@ -17,9 +17,10 @@ from typing import Final
 
 import httpx2
 
-from servers.limits import KIB, MIB
+from servers.limits import KIB
 from servers.mcp.errors import NotMcp, own_words, words_of
 from servers.mcp.events import Event, EventParser, EventTooLarge
+from servers.mcp.schema_words import bytes_in_words
 from servers.mcp.types import ConnectionLost, ServerError
 from umpteenth.core import deadlines
 
@@ -240,13 +241,6 @@ def _announced(response: httpx2.Response) -> int:
 
 def _too_large(limit: int) -> ServerError:
     return ServerError(
-        f"The server's answer is larger than {_size(limit)}.",
+        f"The server's answer is larger than {bytes_in_words(limit)}.",
         "Raise max_message_bytes if the server may send so much.",
     )
-
-
-def _size(limit: int) -> str:
-    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if limit % unit == 0:
-            return f"{limit // unit} {name}"
-    return f"{limit} bytes"

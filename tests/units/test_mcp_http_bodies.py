@@ -91,7 +91,7 @@ async def test_a_body_that_announces_its_size_is_not_even_read() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "shown"),
-    [(STRICT, "256 KiB"), (Limits(message_bytes=100_000), "100000 bytes")],
+    [(STRICT, "256 KiB"), (Limits(message_bytes=100_000), "97.7 KiB")],
 )
 @pytest.mark.parametrize("answer", ["json", "sse"])
 async def test_the_limit_of_the_server_counts_and_the_error_names_it(
