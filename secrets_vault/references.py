@@ -50,6 +50,16 @@ def replace(text: str, values: Mapping[str, str]) -> str:
     return "".join([*pieces, text[position:]])
 
 
+def text_between(text: str) -> list[str]:
+    """What stands before, between and after the references. Raises `BadReference`."""
+    pieces: list[str] = []
+    position = 0
+    for match in _references(text):
+        pieces.append(text[position : match.start()])
+        position = match.end()
+    return [*pieces, text[position:]]
+
+
 def _references(text: str) -> Iterator[re.Match[str]]:
     position = 0
     while opening := _OPENING.search(text, position):

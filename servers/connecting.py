@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from secrets_vault import services as vault
-from secrets_vault.references import find_names, reference
+from secrets_vault.references import find_names, reference, text_between
 from servers.access import sockets_problem
 from servers.definition import is_header_value, query_pieces
 from servers.mcp.types import ConnectionSettings, ServerUnavailable
@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 _SOCKETS_HINT = "Use HTTP, or ask whoever runs this site to allow private targets."
 # What of ASCII stands as it is in an actor's name: all that is visible, and the blank.
 _ACTOR_SAFE = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
-_SCHEME = re.compile(r"(?:bearer|basic|token|apikey)\s+(\S+)$", re.IGNORECASE)
+_SCHEMES = ("bearer", "basic", "token", "apikey")
+_SCHEME = re.compile(rf"(?:{'|'.join(_SCHEMES)})\s+(\S+)$", re.IGNORECASE)
 
 
 def connection_settings(
@@ -150,14 +151,28 @@ def _references(private: Private) -> Iterator[tuple[str, str]]:
 def _literals(server: str, private: Private) -> Iterator[tuple[str, str]]:
     """Values typed in place are as secret as named ones; the token of a scheme counts alone."""
     for name, value in private.headers:
-        if not find_names(value):
-            yield from _header_literals(f"header {name} of {server}", value)
+        label = f"header {name} of {server}"
+        if find_names(value):
+            yield from _literals_beside(label, value)
+        else:
+            yield from _header_literals(label, value)
     for name, value in private.env:
-        if not find_names(value):
-            yield f"variable {name} of {server}", value
+        label = f"variable {name} of {server}"
+        if find_names(value):
+            yield from _literals_beside(label, value)
+        else:
+            yield label, value
     for name, _, value in query_pieces(private.query):
         if value and not find_names(unquote_plus(value)):
             yield f"query {unquote_plus(name)} of {server}", unquote_plus(value)
+
+
+def _literals_beside(label: str, value: str) -> Iterator[tuple[str, str]]:
+    """What was typed around references, but for the word of a scheme."""
+    for number, piece in enumerate(text_between(value), 1):
+        literal = piece.strip(" \t;,:")
+        if literal and literal.lower() not in _SCHEMES:
+            yield f"part {number} of {label}", literal
 
 
 def _header_literals(label: str, value: str) -> Iterator[tuple[str, str]]:

@@ -38,7 +38,8 @@ MAX_ENTRY_NAME = MAX_HEADER_NAME
 MAX_HEADER_VALUE = 8192
 MAX_ENV_VALUE = 32 * 1024
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# Not a dash first: on a command line that would be an option (A19).
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 # RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -113,7 +114,7 @@ def name_problem(name: str) -> str:
     if len(name) > MAX_NAME:
         return f"The name has {len(name)} characters; {MAX_NAME} are possible."
     if not _NAME.fullmatch(name):
-        return "The name can hold only letters, digits, _ and -, for example github."
+        return "The name can hold only letters, digits, _ and -, and no - at first, like github."
     return ""
 
 
@@ -322,6 +323,9 @@ def _variable_problem(name: str) -> str:
         return "Name the variable, for example BRAVE_API_KEY."
     if len(name) > MAX_ENTRY_NAME or not _VARIABLE.fullmatch(name):
         return "A variable's name can hold only letters, digits and _, and no digit at first."
+    if name.startswith("LD_"):
+        # The dynamic linker would obey it in the programs that build the server's sandbox.
+        return f"{name} would change how programs are loaded; leave it out."
     return ""
 
 

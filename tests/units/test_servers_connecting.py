@@ -103,6 +103,22 @@ def test_an_odd_credential_is_masked_as_it_stands(value: str) -> None:
     assert mask == {"header Authorization of github": value.rpartition(" ")[2]}
 
 
+def test_what_is_typed_beside_a_reference_is_masked_too() -> None:
+    """E11, section 0: the word of a scheme says nothing, everything else may be half a secret."""
+    secret("TOKEN", "value-of-token")
+    server = http_server(
+        headers={
+            "Authorization": "Bearer {{secret:TOKEN}}",
+            "X-Mix": "literal-head;{{secret:TOKEN}}:literal-tail",
+        }
+    )
+    _, mask = connection_settings(server)
+    text = Masker(mask).mask("Bearer literal-head and value-of-token and literal-tail")
+    assert "literal" not in text
+    assert "value-of-token" not in text
+    assert text.startswith("Bearer ")
+
+
 def test_variables_are_masked() -> None:
     _, mask = connection_settings(stdio_server(env={"KEY": "literal-variable"}))
     assert "literal" not in Masker(mask).mask("my literal-variable")

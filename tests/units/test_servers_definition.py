@@ -56,7 +56,9 @@ def test_names_of_letters_digits_and_two_signs_are_fine(name: str) -> None:
     assert check(stdio(name=name)) == {}
 
 
-@pytest.mark.parametrize("name", ["", "x" * 65, "a b", "ä", "a.b", "a/b", "a\n", "<b>"])
+@pytest.mark.parametrize(
+    "name", ["", "x" * 65, "a b", "ä", "a.b", "a/b", "a\n", "<b>", "-", "--help"]
+)
 def test_other_names_are_refused_with_one_sentence(name: str) -> None:
     errors = check(stdio(name=name))
     assert list(errors) == ["name"]
@@ -159,6 +161,14 @@ def test_two_spellings_of_authorization_are_refused(transport: str) -> None:
     """E15."""
     headers = (Entry("Authorization", "Bearer a"), Entry("authorization", "Bearer b"))
     assert "twice" in check(of(transport, headers=headers))["headers.1.name"]
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT"])
+def test_no_variable_reaches_the_loader_of_programs(name: str) -> None:
+    """C14's neighbour: it would act in what builds the sandbox, before rights are dropped."""
+    errors = check(stdio(env=(Entry(name, "/tmp/x.so"),)))
+    assert list(errors) == ["env.0.name"]
+    assert name in errors["env.0.name"]
 
 
 def test_variables_that_differ_in_case_are_two() -> None:
