@@ -180,6 +180,12 @@ def _explain_exchange(error: Exception, url: str) -> ServerUnavailable:
     words = words_of(error)
     shown = public_url(url)
     if isinstance(error, httpx2.RemoteProtocolError):
+        if words.startswith("Server disconnected"):
+            return ServerUnavailable(
+                f"{shown} closed the connection without an answer.",
+                "If it never answers, check the port and whether the address begins with http "
+                "or https.",
+            )
         return ServerUnavailable(
             f"{shown} did not answer as an HTTP server: {words}",
             "Check the port, and whether the address begins with http or https.",

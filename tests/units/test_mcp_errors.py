@@ -50,6 +50,20 @@ def unused_port() -> int:
         return port
 
 
+async def test_a_server_that_closes_without_an_answer_is_called_so() -> None:
+    """B15: it may speak HTTP well enough, and has only gone away."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        error = await failure(http_settings(f"http://127.0.0.1:{port}/mcp"))
+    assert error.message == f"http://127.0.0.1:{port}/mcp closed the connection without an answer."
+    assert "check the port" in error.hint
+
+
 async def test_a_refused_connection_names_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """P27, B13."""
     monkeypatch.setattr(errors, "CONTAINER_MARKS", ())
