@@ -182,7 +182,7 @@ def _explain_exchange(error: Exception, url: str) -> ServerUnavailable:
     if isinstance(error, httpx2.RemoteProtocolError):
         if words.startswith("Server disconnected"):
             return ServerUnavailable(
-                f"{shown} closed the connection without an answer.",
+                f"{shown} closed the connection without an HTTP answer.",
                 "If it never answers, check the port and whether the address begins with http "
                 "or https.",
             )

@@ -60,7 +60,10 @@ async def test_a_server_that_closes_without_an_answer_is_called_so() -> None:
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         error = await failure(http_settings(f"http://127.0.0.1:{port}/mcp"))
-    assert error.message == f"http://127.0.0.1:{port}/mcp closed the connection without an answer."
+    assert (
+        error.message
+        == f"http://127.0.0.1:{port}/mcp closed the connection without an HTTP answer."
+    )
     assert "check the port" in error.hint
 
 
@@ -173,7 +176,7 @@ async def test_what_does_not_speak_http_is_explained() -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         error = await failure(http_settings(f"http://127.0.0.1:{port}/mcp"))
-    assert "did not answer as an HTTP server" in error.message
+    assert "closed the connection without an HTTP answer" in error.message
 
 
 @pytest.mark.parametrize(
