@@ -339,10 +339,10 @@ async def test_a_server_that_cannot_be_reached_any_more_got_no_call() -> None:
 async def test_a_call_on_a_connection_that_ended_is_not_in_doubt() -> None:
     """C06: the first one saw the end, the second was never sent."""
     async with reached("stdio") as connection:
-        assert not connection.ended
+        before = connection.ended
         with pytest.raises(ConnectionLost) as caught:
             await connection.call_tool("exit", {"code": 4})
-        assert connection.ended
+        assert (before, connection.ended) == (False, True)
         assert caught.value.message == f"The server ended with exit code 4. {IN_DOUBT}"
         with pytest.raises(ConnectionLost) as caught:
             await connection.call_tool("count", {})
