@@ -7,7 +7,7 @@ import codecs
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from umpteenth.core.text import clean
@@ -57,6 +57,7 @@ class OutputStream:
         self._recorder = recorder
         self._budget = budget
         self._room = room
+        self.followed = asyncio.Event()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._mask: Any = recorder.stream()
         self._pending = ""
@@ -69,6 +70,7 @@ class OutputStream:
     async def follow(self, reader: asyncio.StreamReader) -> None:
         """Read to the end; what is there is recorded also when this is cancelled."""
         reading: asyncio.Future[bytes] | None = None
+        self.followed.set()
         try:
             while True:
                 reading = reading or asyncio.ensure_future(reader.read(_CHUNK))
@@ -143,8 +145,13 @@ class OutputStream:
         self._recorder.record("output", {"stream": self._name, "text": text}, masked=True)
 
 
-async def catch_up(streams: Iterable[OutputStream]) -> None:
-    """Record what the script wrote before it came here, so that the timeline keeps its order."""
+async def catch_up(streams: Sequence[OutputStream]) -> None:
+    """Record what the script wrote before it came here, so that the timeline keeps its order.
+
+    A script may be here before anybody reads what it wrote.
+    """
+    for stream in streams:
+        await stream.followed.wait()
     for _ in range(_ROUNDS):
         await asyncio.sleep(0)
     for stream in streams:

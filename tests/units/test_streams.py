@@ -55,6 +55,27 @@ def test_text_arrives_whole_however_it_is_cut(text: str, size: int) -> None:
     assert text_of(recorder) == clean(data.decode())
 
 
+async def test_what_was_written_before_anybody_read_is_recorded_before_a_call() -> None:
+    """A script may print and call before its run has begun to read."""
+    recorder = ListRecorder()
+
+    async def room() -> None:
+        return
+
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"1\n")
+    stream = OutputStream("stdout", recorder, Budget(), room)  # type: ignore[arg-type]
+    call = asyncio.create_task(streams.catch_up([stream]))
+    for _ in range(2 * streams._ROUNDS):
+        await asyncio.sleep(0)
+    assert not call.done()
+    following = asyncio.create_task(stream.follow(reader))
+    await asyncio.wait_for(call, 5)
+    assert text_of(recorder) == "1\n"
+    reader.feed_eof()
+    await following
+
+
 async def test_bad_bytes_are_replaced_and_control_characters_go() -> None:
     """H16, and C17 for scripts."""
     recorder = await record([b"a\xff\xfeb\0c\n"])
