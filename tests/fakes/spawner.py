@@ -29,6 +29,10 @@ class BareProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         await self.process.wait()
+        self.stdin.close()
+        # Seen here, or old Pythons report a broken pipe that nobody asked about.
+        with contextlib.suppress(OSError):
+            await self.stdin.wait_closed()
         for _ in range(200):  # death takes a moment, and nothing tells of a grandchild's
             if not _group_lives(self.pid):
                 break
