@@ -45,11 +45,13 @@ def write(path: Path, rows: Sequence[Row], *, load: float, seconds: float) -> st
 
 
 _NOTES = [
-    "All figures are medians of rounds in which both sides take turns, on the same servers",
-    "(`server-everything`, by `node`). The bare SDK is `mcp.Client` in its handshake mode, in a",
-    "process that has imported it already, without sandbox, record or script. A run's time goes",
-    "from its claim, or from where it is said, to its last `tool.result` event; each of its calls",
-    "is an `ump` process in the run's sandbox. Other work on the machine lengthens both sides.",
+    "All figures are medians of rounds in which both sides take turns, on the same servers:",
+    "`server-everything`, by `node`, and for e and h the fake server of the tests, a process of",
+    "its own. The bare SDK is `mcp.Client` in its handshake mode, in a process that has imported",
+    "it already, without sandbox, record or script. A run's time goes from its claim, or from",
+    "where it is said, to its last `tool.result` event; each of its calls is an `ump` process in",
+    "the run's sandbox. e calls the toolbox of a run without a script, every call recorded; both",
+    "sides are bound by one core at 32 calls at once. Other work on the machine lengthens all.",
 ]
 
 
