@@ -341,7 +341,11 @@ class Connection:
         async with self._renewal:
             if self._generation == generation:
                 limit = request_limit(self._settings.request_timeout)
-                await negotiate(self._session, mode=HANDSHAKE, limit=limit)
+                try:
+                    await negotiate(self._session, mode=HANDSHAKE, limit=limit)
+                except RpcError as error:  # of the handshake, not of what waits for it
+                    message = f"The session could not be renewed: {error.message}"
+                    raise NothingSent(message, error.hint) from None
                 self._generation += 1
                 self._outdated = True  # a server that was restarted may have other tools
                 self._observer.notice("The server had forgotten the session; it was renewed.")

@@ -28,6 +28,7 @@ MAX_ADDRESS: Final = 2000
 MAX_ADDRESSES: Final = 5
 # A question is short; its form is held to the strict measure whatever the server's profile.
 FORM_LIMITS: Final = STRICT
+MAX_REFUSED: Final = 20  # methods that are not offered and told of
 MAX_WAITING: Final = 20  # questions of one server that wait for a person; more are declined
 
 DECLINE: Final = Answer("decline")
@@ -49,6 +50,7 @@ class Questions:
         self._ask = ask
         self._notice = notice
         self._ignored = False
+        self._refused: set[str] = set()
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -65,7 +67,10 @@ class Questions:
         return result
 
     def refused(self, method: str) -> None:
-        self._notice(f"The server asked for {method}, which Umpteenth does not offer.")
+        """On the record once for each method: a server may ask thousands of times."""
+        if method not in self._refused and len(self._refused) < MAX_REFUSED:
+            self._refused.add(method)
+            self._notice(f"The server asked for {method}, which Umpteenth does not offer.")
 
     def ignored(self, method: str) -> None:
         """From 2026-07-28 on servers ask within results only; once tells it all."""

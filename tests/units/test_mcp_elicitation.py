@@ -15,6 +15,7 @@ from servers.mcp.client import connect
 from servers.mcp.elicitation import (
     MAX_FORM,
     MAX_MESSAGE,
+    MAX_REFUSED,
     MAX_WAITING,
     Questions,
     capabilities,
@@ -229,6 +230,17 @@ async def test_what_is_not_offered_is_refused_on_the_record(method: str) -> None
         answer = json.loads((await connection.call_tool("ask", {"method": method})).text)
     assert "does not offer" in answer["error"]["message"]
     assert observer.notices == [f"The server asked for {method}, which Umpteenth does not offer."]
+
+
+async def test_a_flood_of_what_is_not_offered_is_told_once() -> None:
+    """F06's neighbour: each request is refused, the record stays short."""
+    notices: list[str] = []
+    questions = Questions(None, notices.append)
+    for number in range(1000):
+        questions.refused("sampling/createMessage")
+        questions.refused(f"method {number}")
+    assert notices.count(notices[0]) == 1
+    assert len(notices) == MAX_REFUSED
 
 
 async def test_a_ping_is_answered_without_a_word() -> None:

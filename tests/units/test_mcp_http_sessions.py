@@ -45,6 +45,26 @@ async def test_calls_at_the_same_time_renew_a_forgotten_session_once() -> None:
     assert server.rpcs().count("initialize") == 2
 
 
+async def test_a_server_that_refuses_a_new_session_got_no_call() -> None:
+    """B01, A49: its refusal is of the session, not of the call."""
+    async with connected() as (server, connection):
+        server.known_sessions.clear()
+        refusal = {"code": -32603, "message": "no more sessions today"}
+
+        def script(request: Request) -> Reply | None:
+            if request.rpc != "initialize":
+                return None
+            return json_reply({"jsonrpc": "2.0", "id": request.message["id"], "error": refusal})
+
+        server.script = script
+        with pytest.raises(ServerError) as caught:
+            await connection.call_tool("count", {})
+        assert "could not be renewed: no more sessions today" in caught.value.message
+        assert caught.value.message.endswith("The call did not happen.")
+        server.script = None
+        assert (await connection.call_tool("count", {})).text == "1"
+
+
 async def test_a_renewed_session_is_on_the_record() -> None:
     """B01."""
     observer = Recorder()
