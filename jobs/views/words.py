@@ -15,7 +15,7 @@ from jobs.models import Run, RunEvent
 from jobs.views.json_tree import compact
 from jobs.views.panes import Pane, as_sentence, says_more
 from umpteenth.core.templatetags.ui import STATES
-from umpteenth.core.text import clean
+from umpteenth.core.text import clean, finite_number
 
 PREVIEW = 160
 
@@ -57,7 +57,7 @@ class Progress:
 
     @classmethod
     def read(cls, payload: Mapping[str, Any]) -> Self:
-        done, total = _number(payload.get("progress")), _number(payload.get("total"))
+        done, total = finite_number(payload.get("progress")), finite_number(payload.get("total"))
         message = preview(payload.get("message"))
         if done is None:
             return cls(message)
@@ -65,16 +65,6 @@ class Progress:
             return cls(" · ".join(filter(None, (message, f"{done:,.10g} so far"))))
         words = " · ".join(filter(None, (message, f"{done:,.10g} of {total:,.10g}")))
         return cls(words, round(min(100.0, max(0.0, 100 * done / total)), 1))
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 @dataclass

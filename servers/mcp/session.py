@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,7 +44,7 @@ from servers.mcp.transport import Outgoing, Transport, end_tasks
 from servers.mcp.types import CallTimedOut, ConnectionLost, ServerError
 from umpteenth import __version__
 from umpteenth.core import deadlines
-from umpteenth.core.text import clean
+from umpteenth.core.text import clean, finite_number
 
 CLIENT_INFO: Final = {"name": "umpteenth", "title": "Umpteenth", "version": __version__}
 # Requests that the protocol forbids to cancel.
@@ -362,11 +361,11 @@ class Session:
         if isinstance(token, str) and token.isdecimal() and len(token) < 20:
             token = int(token)
         exchange = self._exchanges.get(token) if isinstance(token, int) else None
-        progress = _number(params.get("progress"))
+        progress = finite_number(params.get("progress"))
         if exchange is None or exchange.ongoing is None or progress is None:
             return
         words = message if isinstance(message, str) else None
-        exchange.ongoing.progress(progress, _number(params.get("total")), words)
+        exchange.ongoing.progress(progress, finite_number(params.get("total")), words)
 
 
 def _closed_meanwhile() -> ConnectionLost:
@@ -395,17 +394,6 @@ def _look_away() -> None:
 
 def _is_core(kind: Any) -> bool:
     return isinstance(kind, str) and kind in CORE_RESULT_TYPES
-
-
-def _number(value: Any) -> float | None:
-    """A number that can be shown; a server may send one of any size."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _text(value: Any, limit: int = 200) -> str:

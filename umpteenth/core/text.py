@@ -81,6 +81,17 @@ def storable_json(value: Any) -> Any:
     return map_json(value, leaf)
 
 
+def finite_number(value: Any) -> float | None:
+    """A number that can be shown, out of JSON of strangers, who may send one of any size."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def is_too_deep(value: Any) -> bool:
     """Whether it is nested deeper than `MAX_JSON_DEPTH`, where `clean_json` cuts.
 
