@@ -351,6 +351,8 @@ class _Queue:
         """Whoever asked hears of it; what was to be given back is tried again."""
         self._left = [*batch.left, *self._left, *(request.id for request in self._waiting)]
         self._waiting = []
+        if not (batch.wanted or batch.waiting):
+            logger.warning("call slots could not be given back yet: %s", error)
         for request in (*batch.wanted, *batch.waiting):
             if not request.granted.done():
                 request.granted.set_exception(error)
