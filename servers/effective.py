@@ -78,19 +78,6 @@ def default_words(option: Option) -> str:
     return value_words(option, option.default)
 
 
-def range_words(option: Option) -> str:
-    """Which values it takes."""
-    if option.kind == "switch":
-        return "true or false"
-    if option.kind == "choice":
-        return " or ".join(option.choices)
-    if option.kind == "text":
-        return "@NAME of a secret" if option.name == "token_ref" else "a header's name"
-    if option.kind == "bytes":
-        return f"{size_words(int(option.minimum))} to {size_words(int(option.maximum))}"
-    return with_unit(option, f"{option.minimum:,.0f} to {option.maximum:,.0f}")
-
-
 def with_unit(option: Option, words: str) -> str:
     """`60, tool calls excepted` of an option in seconds is `60 s, tool calls excepted`."""
     unit = {"seconds": " s", "milliseconds": " ms"}.get(option.kind, "")

@@ -32,7 +32,6 @@ MAX_REFUSED: Final = 20  # methods that are not offered and told of
 MAX_WAITING: Final = 20  # questions of one server that wait for a person; more are declined
 
 DECLINE: Final = Answer("decline")
-CANCEL: Final = Answer("cancel")
 Notice = Callable[[str], None]
 
 

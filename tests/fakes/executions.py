@@ -66,4 +66,5 @@ def wait_for(condition: Callable[[], bool], seconds: float = 15) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
+        # Another thread executes the run; nothing tells this one when it gets on.
         time.sleep(0.02)

@@ -140,7 +140,7 @@ def while_a_test_is_stored(name: str, what: str) -> dict[str, Any]:
         begun.set()
         # A file lets nobody else even begin.
         while connection.vendor == "postgresql" and not _somebody_waits():
-            time.sleep(0.01)
+            time.sleep(0.01)  # only the database knows who waits for a lock
         return lock(*arguments)
 
     def store() -> None:

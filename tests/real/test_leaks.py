@@ -126,7 +126,7 @@ def settled(pid: int) -> Counter[str]:
     held = possessions(pid)
     same_since = time.monotonic()
     while time.monotonic() - same_since < 1.0:
-        time.sleep(0.1)
+        time.sleep(0.1)  # the kernel does not tell when a process lets go of something
         now = possessions(pid)
         if now != held:
             held, same_since = now, time.monotonic()

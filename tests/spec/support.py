@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -92,21 +93,21 @@ class Watcher(Recorder):
             await self._noticed.wait()
 
 
-class Server:
+class Server(ABC):
     """What both kinds of servers can do."""
 
     fake: Fake
 
     @property
-    def heard(self) -> Sequence[Heard]:
-        raise NotImplementedError
+    @abstractmethod
+    def heard(self) -> Sequence[Heard]: ...
 
+    @abstractmethod
     async def say(self, message: Any) -> None:
         """Send something that nobody has asked for: a message, or a batch of them."""
-        raise NotImplementedError
 
-    async def until(self, met: Callable[[], object]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def until(self, met: Callable[[], object]) -> None: ...
 
     @property
     def messages(self) -> list[Message]:

@@ -9,15 +9,28 @@ from pathlib import Path
 import click
 import pytest
 
-from servers.effective import default_words, range_words, value_words
+from servers.effective import default_words, size_words, value_words, with_unit
 from servers.forms.policy import LEVEL_WORDS
 from servers.limits import PROFILES, SLOW_CLASSES
-from servers.options import BY_NAME, CATALOGUE, LIMIT_FIELDS
+from servers.options import BY_NAME, CATALOGUE, LIMIT_FIELDS, Option
 from servers.policy import TRUST_LEVELS
 from umpteenth.cli import mcp, secrets
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "servers.md"
+
+
+def range_words(option: Option) -> str:
+    """Which values it takes."""
+    if option.kind == "switch":
+        return "true or false"
+    if option.kind == "choice":
+        return " or ".join(option.choices)
+    if option.kind == "text":
+        return "@NAME of a secret" if option.name == "token_ref" else "a header's name"
+    if option.kind == "bytes":
+        return f"{size_words(int(option.minimum))} to {size_words(int(option.maximum))}"
+    return with_unit(option, f"{option.minimum:,.0f} to {option.maximum:,.0f}")
 
 
 def options_table() -> Iterator[str]:
