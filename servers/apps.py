@@ -8,7 +8,8 @@ class ServersConfig(AppConfig):
 
     def ready(self) -> None:
         from secrets_vault.services import register_encrypted, register_usage
-        from servers.models import Server
+        from servers.models import Login, PendingLogin, RegisteredClient, Server
+        from servers.oauth import store
         from servers.private import KIND
         from servers.wiring import (
             first_step,
@@ -20,6 +21,9 @@ class ServersConfig(AppConfig):
         from umpteenth.accounts.search import register_source
 
         register_encrypted(Server, KIND, "private", "key_id")
+        register_encrypted(Login, store.KIND, "private", "key_id")
+        register_encrypted(PendingLogin, store.PENDING_KIND, "private", "key_id")
+        register_encrypted(RegisteredClient, store.CLIENT_KIND, "private", "key_id")
         register_usage(servers_using_secrets)
         register_source(search_servers)
         register_step(first_step)

@@ -26,6 +26,10 @@ class Server(models.Model):
     # It cannot be used as it is.
     TROUBLED = (State.FAILED, State.LOGIN_REQUIRED)
 
+    class LoginKind(models.TextChoices):
+        PERSON = "person", "A person logs in"
+        MACHINE = "machine", "The client logs in by itself"
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     name = models.CharField(max_length=64)
     description = models.CharField(max_length=500, blank=True)
@@ -51,6 +55,19 @@ class Server(models.Model):
     token_name = models.CharField(max_length=100, blank=True)
     # Which tools runs may see, beyond their jobs' lists: `servers.policy.Policy.as_json()`.
     policy = models.JSONField(default=dict, blank=True)
+
+    # The operator's own OAuth client (P56-P58); its secret is in `private`.
+    oauth_kind = models.CharField(max_length=10, choices=LoginKind, default=LoginKind.PERSON)
+    oauth_client_id = models.CharField(max_length=500, blank=True)
+    oauth_scopes = models.CharField(max_length=1000, blank=True)
+    # Whether the server advertises OAuth; None: nobody could look yet (P50).
+    oauth_advertised = models.BooleanField(null=True)
+    # What was found: `servers.oauth.types.Advertised.as_json()`; empty where nothing was.
+    oauth_found = models.JSONField(default=dict, blank=True)
+    # Why looking for it failed, each address tried with its answer.
+    oauth_error = models.TextField(blank=True)
+    # Scopes for the lack of which a call was refused; the next login asks for them as well.
+    oauth_wanted = models.CharField(max_length=1000, blank=True)
 
     # Counts saved edits; a form that was opened on an older one is refused.
     version = models.PositiveIntegerField(default=1)
@@ -248,3 +265,104 @@ class CallTicket(models.Model):
     class Meta:
         ordering = ["id"]
         indexes = [models.Index(fields=["server", "id"], name="ticket_line")]
+
+
+class Login(models.Model):
+    """The OAuth login of a server: its tokens, and all that refreshing them needs.
+
+    It goes with the server, at `Log out`, and when an edit makes it another server's (P52, P53).
+    """
+
+    class Ended(models.TextChoices):
+        # The provider took the refresh token back, or the server takes no fresh token (P47, A36).
+        REFUSED = "refused", "Refused"
+        # The access token is over and there is no refresh token (P45, P48).
+        EXPIRED = "expired", "Expired"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    server = models.OneToOneField(Server, on_delete=models.CASCADE, related_name="login")
+    # Encrypted JSON: `servers.oauth.types.LoginSecrets.as_json()`.
+    private = models.BinaryField()
+    key_id = models.CharField(max_length=32, db_index=True)
+    # Counts each change of the tokens: whoever saves names the one that it has read, so that the
+    # slower of two never overwrites the faster (A20).
+    version = models.PositiveIntegerField(default=1)
+    issuer = models.CharField(max_length=2000)
+    client_kind = models.CharField(max_length=20)  # `servers.oauth.types.ClientKind`
+    scopes = models.CharField(max_length=2000, blank=True)  # as granted
+    logged_in_at = models.DateTimeField()
+    logged_in_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    # Of the access token; None: unknown, it is used until it is refused (A23).
+    expires_at = models.DateTimeField(null=True)
+    can_refresh = models.BooleanField(default=False)
+    ended = models.CharField(max_length=10, choices=Ended, blank=True)
+    ended_at = models.DateTimeField(null=True)
+    # In the provider's or the server's own words.
+    ended_reason = models.TextField(blank=True)
+    refreshed_at = models.DateTimeField(null=True)
+    # Refreshes that failed in a row without ending the login, the last one's reason, and when
+    # beat lets a worker try again or refreshes a login that nobody uses; None: never.
+    refresh_failures = models.PositiveIntegerField(default=0)
+    refresh_error = models.TextField(blank=True)
+    refresh_due_at = models.DateTimeField(null=True)
+    # Whoever refreshes holds this, one process of all at a time.
+    lease_token = models.CharField(max_length=40, blank=True)
+    lease_until = models.DateTimeField(null=True)
+    # When the audit log was told that it is about to end, or in trouble.
+    warned_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [
+            # The sweep asks every second which logins are to be refreshed.
+            models.Index(
+                fields=["refresh_due_at"],
+                name="login_refresh_due",
+                condition=models.Q(refresh_due_at__isnull=False),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"login of {self.server_id} at {self.issuer}"
+
+
+class PendingLogin(models.Model):
+    """A login that was begun: the person is at the provider. Good once, for ten minutes (P42).
+
+    Bound to the person, the browser session, the server, and the settings that it was begun with.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="+")
+    person = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    state_hash = models.CharField(max_length=64, unique=True)
+    session_hash = models.CharField(max_length=64)
+    settings_hash = models.CharField(max_length=64)
+    # Encrypted JSON: code verifier, provider, client, redirect URI, resource, scopes.
+    private = models.BinaryField()
+    key_id = models.CharField(max_length=32, db_index=True)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"pending login of {self.server_id} until {self.expires_at:%Y-%m-%d %H:%M:%S}"
+
+
+class RegisteredClient(models.Model):
+    """A client that an authorization server registered for us (RFC 7591), used again (A30)."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    issuer = models.CharField(max_length=2000)
+    redirect_uri = models.CharField(max_length=500)
+    # SHA-256 of both: what they may hold is too long for an index.
+    digest = models.CharField(max_length=64, unique=True)
+    # Encrypted JSON: `servers.oauth.types.Client.as_json()`.
+    private = models.BinaryField()
+    key_id = models.CharField(max_length=32, db_index=True)
+    registered_at = models.DateTimeField()
+    # Of its secret; None: it does not end.
+    expires_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"client at {self.issuer}"

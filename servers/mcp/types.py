@@ -20,6 +20,43 @@ TransportKind = Literal["http", "stdio", "unix"]
 
 
 @dataclass(frozen=True)
+class Challenge:
+    """What a refusal says of how to be let in (RFC 6750, 3; RFC 9728, 5.1): the server's words."""
+
+    status: int = 401
+    resource_metadata: str = ""
+    # None: the challenge names no scope; "" is a scope parameter without one.
+    scope: str | None = None
+    error: str = ""
+    error_description: str = ""
+
+
+class Credentials(Protocol):
+    """Where the bearer token of an OAuth login comes from. Called in the connection's tasks, by
+    several at once; every method may take its time. The tokens never leave the process."""
+
+    async def token(self) -> str:
+        """The access token to send now, refreshed if it is about to end; empty: none is needed.
+
+        Raises `LoginRequired`.
+        """
+        ...
+
+    async def renewed(self, refused: str, challenge: Challenge) -> str:
+        """Another token than `refused`, which the server answered with 401. The request is sent
+        once more with it. Raises `LoginRequired` where there is no other one."""
+        ...
+
+    async def given_up(self, refused: str, challenge: Challenge) -> None:
+        """The server refused the renewed token too: the login is over (A36)."""
+        ...
+
+    async def wants_scopes(self, challenge: Challenge) -> None:
+        """The server answered 403 `insufficient_scope`: the next login asks for more."""
+        ...
+
+
+@dataclass(frozen=True)
 class ConnectionSettings:
     """Everything that one connection needs, references already resolved.
 
@@ -49,6 +86,8 @@ class ConnectionSettings:
     strict_initialized_ack: bool = False  # U18
     remembered: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    # Of an OAuth login; asked only where `headers` hold no Authorization.
+    credentials: Credentials | None = field(default=None, compare=False)
 
     @property
     def call_cut(self) -> float | None:
@@ -213,7 +252,23 @@ class ServerUnavailable(ServerError):
 
 
 class LoginRequired(ServerError):
-    """The server wants credentials and the settings hold none."""
+    """The server wants credentials and there are none, or those of the login are over.
+
+    `challenge` is what the server said of how to be let in, where it said anything.
+    """
+
+    challenge: Challenge | None = None
+
+
+class MoreRightsRequired(ServerError):
+    """The login lacks scopes for one request (403 `insufficient_scope`), which was not run.
+
+    `scopes` are those that the server named, blank-separated.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, scopes: str = "") -> None:
+        super().__init__(message, hint)
+        self.scopes = scopes
 
 
 class InvalidArguments(ServerError):
