@@ -23,24 +23,16 @@ def get_server(name: str) -> Server:
 
 def summary(server: Server) -> dict[str, Any]:
     """One entry of `mcp list --json`."""
-    from servers.status import auth_status
+    # Here and not above: commands load Django when they run.
+    from servers import facts
 
-    return {
-        "id": str(server.pk),
-        "name": server.name,
-        "transport": server.transport,
-        "endpoint": server.endpoint,
-        "enabled": server.enabled,
-        "auth": auth_status(server).value,
-        "tools": server.tool_count if server.tested_at else None,
-        "tested_at": server.tested_at.isoformat() if server.tested_at else None,
-        "state": server.state,
-    }
+    return facts.summary(server)
 
 
 def tools_of(server: Server) -> list[dict[str, Any]]:
-    fields = ("name", "title", "description", "read_only", "destructive", "open_world")
-    return list(server.tools.values(*fields))
+    from servers import facts
+
+    return facts.tools_of(server)
 
 
 def print_tools(tools: list[dict[str, Any]]) -> None:
