@@ -21,7 +21,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tests.fakes.mcp_server import Behaviour, Fake, Message
 
@@ -59,6 +59,7 @@ class Reply:
 
 
 Script = Callable[[Request], "Awaitable[Reply | None] | Reply | None"]
+Served = TypeVar("Served", bound=contextlib.AbstractAsyncContextManager[Any])
 
 
 class _Reader(asyncio.StreamReader):
@@ -289,7 +290,7 @@ class FakeHttp:
 
 
 @contextlib.contextmanager
-def running(server: FakeHttp) -> Iterator[FakeHttp]:
+def running(server: Served) -> Iterator[Served]:
     """The server in a thread and loop of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="fake mcp server", daemon=True)
