@@ -9,7 +9,9 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Lower
 
 from servers.models import Check, Server
+from servers.oauth.state import warning_condition
 from servers.status import auth_condition, token_exists
+from umpteenth.core import clock
 
 RECENT_CHECKS = 20
 TROUBLES = 8
@@ -32,6 +34,16 @@ LISTED = (
     "last_error",
     "failures",
     "next_check_at",
+    "oauth_kind",
+    "oauth_advertised",
+)
+# What of a login tells what it is worth; the rest of the row is ciphertext and long texts.
+OF_LOGIN = (
+    "ended",
+    "expires_at",
+    "can_refresh",
+    "refresh_failures",
+    "refresh_error",
 )
 # Health checks that found what was known already: many, and of no interest but the newest.
 QUIET = Q(kind=Check.Kind.HEALTH, outcome=Check.Outcome.CONNECTED, changes={})
@@ -45,7 +57,8 @@ def find_servers(
     *, q: str = "", transport: str = "", auth: str = "", state: str = ""
 ) -> QuerySet[Server]:
     """Servers for the list, by name; each with `check_under_way`, the id of its running test."""
-    servers = Server.objects.only(*LISTED).annotate(
+    now = clock.now()
+    servers = with_logins(Server.objects.all()).annotate(
         check_under_way=_check_under_way(), token_exists=token_exists()
     )
     for word in q.split()[:10]:
@@ -60,14 +73,37 @@ def find_servers(
     if transport:
         servers = servers.filter(transport=transport)
     if auth:
-        servers = servers.filter(auth_condition(auth))
+        servers = servers.filter(auth_condition(auth, now))
     if state == "disabled":
         servers = servers.filter(enabled=False)
     elif state == "trouble":
         servers = servers.filter(IN_TROUBLE)
+    elif state == "login_ending":
+        servers = servers.filter(login_ends(now))
     elif state:
         servers = servers.filter(state=state)
     return servers
+
+
+def with_logins(servers: QuerySet[Server]) -> QuerySet[Server]:
+    """The same, with the columns that lists show, those of their logins included."""
+    return servers.select_related("login").only(
+        *LISTED, "login__server", *(f"login__{name}" for name in OF_LOGIN)
+    )
+
+
+def login_ends(now: datetime) -> Q:
+    """Servers whose login works and may not do so for long; those that send it."""
+    sent = Q(transport=Server.Transport.HTTP, has_authorization=False) & ~Q(token_exists())
+    return sent & warning_condition(now)
+
+
+def logins_about_to_end(now: datetime) -> tuple[list[Server], int]:
+    """Enabled servers with such a login, the one that ends first in front, and how many."""
+    servers = Server.objects.filter(login_ends(now), enabled=True)
+    shown = with_logins(servers).order_by(F("login__expires_at").asc(nulls_last=True), "pk")
+    found = list(shown[: TROUBLES + 1])
+    return found[:TROUBLES], len(found) if len(found) <= TROUBLES else servers.count()
 
 
 def changed_servers(since: datetime, *, limit: int) -> list[UUID]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
 
 from secrets_vault.models import Secret
-from servers.models import Server
+from servers.models import Login, Server
+from servers.oauth.state import LoginState, login_condition, login_state
 from servers.options import OVER_HTTP
+from umpteenth.core import clock
 
 
 class Auth(models.TextChoices):
@@ -21,8 +25,12 @@ class Auth(models.TextChoices):
     NONE = "none", "None"
 
 
-# What can be told until logins exist; the filter of the list offers these.
-AUTH_IN_USE = (Auth.BEARER_TOKEN, Auth.NONE, Auth.UNKNOWN)
+# What a login that exists shows, whatever its server advertises.
+_OF_LOGIN = {
+    LoginState.USABLE: Auth.OAUTH,
+    LoginState.EXPIRED: Auth.LOGIN_EXPIRED,
+    LoginState.REFUSED: Auth.NOT_LOGGED_IN,
+}
 
 
 def token_exists() -> Exists:
@@ -33,6 +41,12 @@ def token_exists() -> Exists:
     return Exists(Secret.objects.filter(name=OuterRef("token_name")))
 
 
+def login_of(server: Server) -> Login | None:
+    """Its login, whatever that is worth; lists read it along with the server."""
+    login: Login | None = getattr(server, "login", None)
+    return login
+
+
 def auth_status(server: Server) -> Auth:
     """From stored facts alone: no network, no decryption."""
     if server.transport not in OVER_HTTP:
@@ -40,9 +54,18 @@ def auth_status(server: Server) -> Auth:
     if server.has_authorization or _has_token(server):
         return Auth.BEARER_TOKEN
     # A login is made in a browser, which reaches no socket of this machine.
-    if server.transport == Server.Transport.UNIX or server.tested_at:
+    if server.transport == Server.Transport.UNIX:
         return Auth.NONE
-    return Auth.UNKNOWN
+    state = login_state(login_of(server), clock.now())
+    return _OF_LOGIN.get(state) or _without_login(server)
+
+
+def _without_login(server: Server) -> Auth:
+    if server.oauth_advertised:
+        return Auth.NOT_LOGGED_IN
+    # Where nobody has looked yet, a server that lets everybody in wants nothing.
+    lets_in = server.state == Server.State.CONNECTED
+    return Auth.NONE if server.oauth_advertised is False or lets_in else Auth.UNKNOWN
 
 
 def _has_token(server: Server) -> bool:
@@ -78,14 +101,23 @@ def is_about_secret(error: str) -> bool:
     return error.startswith("Secret ") and "under Settings, Secrets" in error
 
 
-def auth_condition(auth: str) -> Q:
+def auth_condition(auth: str, now: datetime) -> Q:
     """The same rule as `auth_status`, for the database."""
     bearer = Q(transport__in=OVER_HTTP) & (Q(has_authorization=True) | Q(token_exists()))
-    unknown = Q(transport=Server.Transport.HTTP, tested_at__isnull=True) & ~bearer
     if auth == Auth.BEARER_TOKEN:
         return bearer
-    if auth == Auth.UNKNOWN:
-        return unknown
-    if auth == Auth.NONE:
-        return ~bearer & ~unknown
-    return Q(pk__in=[])
+    may_log_in = Q(transport=Server.Transport.HTTP) & ~bearer
+    no_login = may_log_in & login_condition(LoginState.NONE, now)
+    nobody_looked = Q(oauth_advertised__isnull=True) & ~Q(state=Server.State.CONNECTED)
+    found: dict[str, Q] = {
+        Auth.OAUTH: may_log_in & login_condition(LoginState.USABLE, now),
+        Auth.LOGIN_EXPIRED: may_log_in & login_condition(LoginState.EXPIRED, now),
+        Auth.NOT_LOGGED_IN: (no_login & Q(oauth_advertised=True))
+        | (may_log_in & login_condition(LoginState.REFUSED, now)),
+        Auth.UNKNOWN: no_login & nobody_looked,
+    }
+    needs_none = Q(oauth_advertised=False) | Q(
+        oauth_advertised__isnull=True, state=Server.State.CONNECTED
+    )
+    found[Auth.NONE] = (~Q(transport=Server.Transport.HTTP) & ~bearer) | (no_login & needs_none)
+    return found.get(auth, Q(pk__in=[]))

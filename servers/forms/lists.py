@@ -7,7 +7,7 @@ from django import forms
 
 from servers.limits import MAX_TOOL_NAME
 from servers.models import Server
-from servers.status import AUTH_IN_USE
+from servers.status import Auth
 
 
 class ServerFilter(forms.Form):
@@ -19,7 +19,7 @@ class ServerFilter(forms.Form):
     )
     auth = forms.ChoiceField(
         required=False,
-        choices=[("", "Auth"), *((auth.value, auth.label) for auth in AUTH_IN_USE)],
+        choices=[("", "Auth"), *Auth.choices],
     )
     state = forms.ChoiceField(
         required=False,
@@ -27,6 +27,7 @@ class ServerFilter(forms.Form):
             ("", "State"),
             *Server.State.choices,
             ("trouble", "In trouble"),
+            ("login_ending", "Login about to end"),
             ("disabled", "Disabled"),
         ],
     )

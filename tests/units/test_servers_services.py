@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from pytest_django import Settings
 
 from secrets_vault.errors import SecretError
@@ -316,7 +317,7 @@ def test_the_auth_badge_follows_from_stored_facts(django_assert_num_queries: Any
     }
     assert {server: auth_status(server) for server in expected} == expected
     for auth in Auth:
-        found = set(Server.objects.filter(auth_condition(auth)))
+        found = set(Server.objects.filter(auth_condition(auth, timezone.now())))
         assert found == {server for server, status in expected.items() if status == auth}
     with django_assert_num_queries(1):
         assert {server: auth_status(server) for server in find_servers()} == expected
