@@ -2,8 +2,8 @@
 
 Nothing here imports Django. `check` returns sentences by field; the keys are `name`,
 `description`, `transport`, `url`, `socket_path`, `command`, `args`, `args.<i>`,
-`headers.<i>.name`, `headers.<i>.value`, `env.<i>.name`, `env.<i>.value`, `options.<name>` and
-`policy.<part>`.
+`headers.<i>.name`, `headers.<i>.value`, `env.<i>.name`, `env.<i>.value`, `options.<name>`,
+`policy.<part>`, `oauth.kind`, `oauth.client_id`, `oauth.client_secret` and `oauth.scopes`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from secrets_vault.errors import BadReference
 from secrets_vault.references import find_names
 from servers import options as catalogue
 from servers import policy as policies
+from servers.oauth import own_client
+from servers.oauth.own_client import MACHINE as MACHINE
+from servers.oauth.own_client import OAuthClientData as OAuthClientData
 from servers.options import HTTP as HTTP
 from servers.options import MAX_HEADER_NAME, OWN_HEADERS
 from servers.options import OVER_HTTP as OVER_HTTP
@@ -64,7 +67,7 @@ class ServerData:
     `url` may hold a query; `keep_query` keeps the stored one where `url` holds none. With a Unix
     socket, `url` is the address used over `socket_path` (U12). `options` are all that are set, as
     `servers.options.parse` gives them; an option that is not among them gets its default.
-    `options` None and `policy` None keep what is stored.
+    `options`, `policy` and `oauth` of None keep what is stored.
     """
 
     name: str
@@ -79,6 +82,7 @@ class ServerData:
     socket_path: str = ""
     options: Mapping[str, Any] | None = None
     policy: Policy | None = None
+    oauth: OAuthClientData | None = None
 
 
 Errors = dict[str, str]
@@ -104,6 +108,8 @@ def check(data: ServerData) -> Errors:
         errors |= _options_problems(data, data.options)
     if data.policy is not None:
         errors |= policies.check(data.policy)
+    if data.oauth is not None and data.transport == HTTP:
+        errors |= own_client.check(data.oauth)
     return errors
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from secrets_vault.errors import SecretError
-from servers.definition import STDIO, UNIX, Entry, Errors, ServerData, split_query
+from servers.definition import (
+    HTTP,
+    MACHINE,
+    STDIO,
+    UNIX,
+    Entry,
+    Errors,
+    OAuthClientData,
+    ServerData,
+    split_query,
+)
 from servers.models import Server
 from servers.private import Private, read_private
 
@@ -30,6 +40,7 @@ def kept_problems(data: ServerData, current: Server, stored: Private) -> Errors:
         _missing("env", data.env, dict(stored.env), errors)
         return errors
     _missing("headers", data.headers, dict(stored.headers), errors)
+    errors |= client_problems(data, stored)
     address, query = split_query(data.url)
     if not current.url or _place(data.transport, data.socket_path, address) == _place(
         current.transport, current.socket_path, current.url
@@ -47,7 +58,29 @@ def kept_problems(data: ServerData, current: Server, stored: Private) -> Errors:
                 f"headers.{index}.value",
                 "The address leads to another host or socket now: enter this value again.",
             )
+    if data.transport == HTTP and keeps_client_secret(data, current) and stored.client_secret:
+        # The server at the address names the provider that the secret is sent to.
+        errors.setdefault(
+            "oauth.client_secret",
+            "The address leads to another host now: enter the client secret again.",
+        )
     return errors
+
+
+def client_problems(data: ServerData, stored: Private) -> Errors:
+    """A client that logs in by itself proves that it is the one; a secret is all that it has."""
+    if data.transport != HTTP or data.oauth is None or data.oauth.kind != MACHINE:
+        return {}
+    if data.oauth.secret or (data.oauth.secret is None and stored.client_secret):
+        return {}
+    return {"oauth.client_secret": "A client that logs in by itself needs its client secret."}
+
+
+def keeps_client_secret(data: ServerData, current: Server) -> bool:
+    """Whether the edit leaves the secret of the OAuth client as it is."""
+    if data.oauth is None:
+        return bool(current.oauth_client_id)
+    return data.oauth.secret is None and bool(data.oauth.client_id)
 
 
 def _missing(
@@ -76,7 +109,20 @@ def merged(data: ServerData, stored: Private) -> Private:
         return Private(env=_merge_entries(data.env, dict(stored.env)))
     _, query = split_query(data.url)
     kept = stored.query if data.keep_query else ""
-    return Private(query=query or kept, headers=_merge_entries(data.headers, dict(stored.headers)))
+    return Private(
+        query=query or kept,
+        headers=_merge_entries(data.headers, dict(stored.headers)),
+        client_secret=_client_secret(data.oauth, stored) if data.transport == HTTP else "",
+    )
+
+
+def _client_secret(oauth: OAuthClientData | None, stored: Private) -> str:
+    """It goes with the client that it belongs to."""
+    if oauth is None:
+        return stored.client_secret
+    if not oauth.client_id:
+        return ""
+    return stored.client_secret if oauth.secret is None else oauth.secret
 
 
 def _merge_entries(

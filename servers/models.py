@@ -42,8 +42,8 @@ class Server(models.Model):
     socket_path = models.CharField(max_length=107, blank=True)  # what the kernel can hold
     command = models.CharField(max_length=500, blank=True)
     args = models.JSONField(default=list, blank=True)
-    # Encrypted JSON {"query": str, "headers": [[name, value]], "env": [[name, value]]};
-    # values may hold {{secret:NAME}} references.
+    # Encrypted JSON {"query": str, "headers": [[name, value]], "env": [[name, value]],
+    # "client_secret": str}; values may hold {{secret:NAME}} references.
     private = models.BinaryField()
     key_id = models.CharField(max_length=32, db_index=True)
     # Kept apart so that lists need no decryption.

@@ -1,4 +1,5 @@
-"""What of a server is encrypted at rest: the address's query, headers and environment."""
+"""What of a server is encrypted at rest: the address's query, headers, environment and the secret
+of its OAuth client."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ class PrivateUnreadable(SecretError):
 
     def __init__(self, server: str, error: CryptoError) -> None:
         super().__init__(
-            f"The stored headers, environment or address query of {server} cannot be decrypted: "
-            f"{error} Bring that key back, or edit the server and enter them again."
+            f"The stored headers, environment, address query or client secret of {server} cannot "
+            f"be decrypted: {error} Bring that key back, or edit the server and enter them again."
         )
 
 
@@ -35,6 +36,7 @@ class Private:
     query: str = ""
     headers: Pairs = ()
     env: Pairs = field(default=())
+    client_secret: str = ""
 
     def __repr__(self) -> str:
         return f"Private({len(self.headers)} headers, {len(self.env)} variables)"
@@ -45,7 +47,11 @@ class Private:
 
     @property
     def secret_names(self) -> list[str]:
-        values = [self.query, *(value for _, value in (*self.headers, *self.env))]
+        values = [
+            self.query,
+            self.client_secret,
+            *(value for _, value in (*self.headers, *self.env)),
+        ]
         return sorted({name for value in values for name in find_names(value)})
 
 
@@ -61,6 +67,7 @@ def read_private(server: Server) -> Private:
         query=str(raw.get("query", "")),
         headers=tuple((str(name), str(value)) for name, value in raw.get("headers", [])),
         env=tuple((str(name), str(value)) for name, value in raw.get("env", [])),
+        client_secret=str(raw.get("client_secret", "")),
     )
 
 
@@ -70,6 +77,7 @@ def private_columns(private: Private, server_id: UUID) -> dict[str, Any]:
         "query": private.query,
         "headers": [list(pair) for pair in private.headers],
         "env": [list(pair) for pair in private.env],
+        "client_secret": private.client_secret,
     }
     ciphertext, key_id = vault.encrypt_json(raw, kind=KIND, row_id=server_id)
     return {

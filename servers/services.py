@@ -20,18 +20,21 @@ from servers.access import NotAllowed as NotAllowed
 from servers.access import require_manager, sockets_problem
 from servers.connecting import connection_settings as connection_settings
 from servers.definition import (
+    HTTP,
     MAX_NAME,
     OVER_HTTP,
     STDIO,
     UNIX,
     Entry,
     Errors,
+    OAuthClientData,
     ServerData,
     check,
     split_query,
 )
-from servers.kept import kept_problems, merged, read_private_or_empty
+from servers.kept import client_problems, kept_problems, merged, read_private_or_empty
 from servers.models import Check, Server, Tool
+from servers.oauth import own_client
 from servers.options import BY_NAME
 from servers.policy import Policy, tidied
 from servers.private import Pairs, Private, private_columns
@@ -81,7 +84,7 @@ def create_server(*, actor: User | None, data: ServerData) -> Server:
     """Raises `NotAllowed` or `InvalidServer`."""
     require_manager(actor)
     data = _tidy(data)
-    _raise_if_any({**check(data), **_socket_problems(data)})
+    _raise_if_any({**check(data), **_socket_problems(data), **client_problems(data, Private())})
     server = Server(pk=new_id(), updated_by=actor)
     private = merged(data, Private())
     _fill(server, {**_plain_columns(data, server), **private_columns(private, server.pk)})
@@ -124,7 +127,7 @@ def update_server(
     plain = _plain_columns(data, current)
     changed = _changed_fields(current, plain, stored, private)
     columns = {**plain, **_consequences(changed)}
-    if changed & {"query", "headers", "env"}:
+    if changed & set(_PRIVATE):
         columns |= private_columns(private, current.pk)
     return _store_edit(current, actor, columns, changed)
 
@@ -153,6 +156,11 @@ def current_data(server: Server) -> ServerData:
     )
 
 
+def stored_client(server: Server) -> OAuthClientData:
+    """The operator's OAuth client as it is stored; its secret is kept unseen."""
+    return OAuthClientData(server.oauth_kind, server.oauth_client_id, scopes=server.oauth_scopes)
+
+
 def duplicate_server(server: Server, *, actor: User | None) -> Server:
     """A copy under a free name, switched off so that nothing doubles unasked."""
     require_manager(actor)
@@ -169,6 +177,9 @@ def duplicate_server(server: Server, *, actor: User | None) -> Server:
         options=server.options,
         token_name=server.token_name,
         policy=server.policy,
+        oauth_kind=server.oauth_kind,
+        oauth_client_id=server.oauth_client_id,
+        oauth_scopes=server.oauth_scopes,
         enabled=False,
         updated_by=actor,
     )
@@ -224,6 +235,7 @@ def _tidy(data: ServerData) -> ServerData:
         command=data.command.strip(),
         headers=tuple(_tidy_entry(entry, strip_value=True) for entry in data.headers),
         env=tuple(_tidy_entry(entry, strip_value=False) for entry in data.env),
+        oauth=data.oauth and own_client.tidied(data.oauth),
     )
 
 
@@ -252,6 +264,19 @@ def _plain_columns(data: ServerData, current: Server) -> dict[str, Any]:
         "options": options,
         "token_name": catalogue.read(options).token_name,
         "policy": current.policy if data.policy is None else tidied(data.policy).as_json(),
+        **_client_columns(data, current),
+    }
+
+
+def _client_columns(data: ServerData, current: Server) -> dict[str, Any]:
+    """Logins are for HTTP; another transport forgets the client as it forgets the address."""
+    client = stored_client(current) if data.oauth is None else data.oauth
+    if data.transport != HTTP:
+        client = OAuthClientData()
+    return {
+        "oauth_kind": client.kind,
+        "oauth_client_id": client.client_id,
+        "oauth_scopes": client.scopes,
     }
 
 
@@ -265,15 +290,20 @@ def _changed_fields(
         changed |= {
             f"options.{name}" for name in {*before, *after} if before.get(name) != after.get(name)
         }
-    for name in ("query", "headers", "env"):
+    for name in _PRIVATE:
         if getattr(stored, name) != getattr(private, name):
             changed.add(name)
     return changed - {"options", "token_name"}
 
 
 # What a test has found stays true when these change.
-_UNTESTED_BY = {"name", "description", "policy", *(f"options.{n}" for n in catalogue.NOT_TESTED)}
+_UNTESTED_BY = {
+    *("name", "description", "policy", "oauth_scopes", "client_secret"),
+    *(f"options.{name}" for name in catalogue.NOT_TESTED),
+}
 _ENDPOINT = {"transport", "url", "socket_path", "command"}
+# Parts of `Private`.
+_PRIVATE = ("query", "headers", "env", "client_secret")
 
 
 def _consequences(changed: set[str]) -> dict[str, Any]:
@@ -296,6 +326,14 @@ def _consequences(changed: set[str]) -> dict[str, Any]:
             "server_name": "",
             "server_version": "",
             "instructions": "",
+        }
+    if changed & {"transport", "url", "query", "headers"}:
+        # Another server, or one that answers otherwise: it has to be looked at again (P36).
+        columns |= {
+            "oauth_advertised": None,
+            "oauth_found": {},
+            "oauth_error": "",
+            "oauth_wanted": "",
         }
     return columns
 
