@@ -13,6 +13,7 @@ urlpatterns = [
     path("", include("umpteenth.accounts.urls")),
     path("settings/secrets/", include("secrets_vault.urls")),
     path("servers/", include("servers.urls")),
+    path("api/mcp-servers/", include("servers.api_urls")),
     path("", include("jobs.urls.jobs")),
     path("runs/", include("jobs.urls.runs")),
 ]

@@ -47,6 +47,7 @@ WITHOUT_DJANGO = (
     "servers.limits",
     "servers.mcp",
     "servers.naming",
+    "servers.oauth.own_client",
     "servers.options",
     "servers.pacing",
     "servers.policy",
@@ -58,7 +59,7 @@ WITHOUT_DJANGO = (
 # They run where nothing of ours is installed, or for as long as the site is up.
 STANDARD_LIBRARY_ONLY = ("jobs.sandbox.launcher", "jobs.ump", "umpteenth.supervisor")
 # Packages whose own __init__ holds nothing that runs.
-EMPTY = ("umpteenth", "umpteenth.core", "secrets_vault", "servers", "jobs")
+EMPTY = ("umpteenth", "umpteenth.core", "secrets_vault", "servers", "servers.oauth", "jobs")
 SDK = ("mcp", "mcp_types")
 MAX_LINES = 500
 MAX_MODEL_LINES = 600

@@ -198,6 +198,10 @@ ROUTES: dict[str, Route] = {
     "servers:delete": administrators(_server),
     "servers:duplicate": administrators_action(_server),
     "servers:enabled": administrators_action(_server),
+    "servers_api:oauth_login": administrators_action(_server),
+    "servers_api:oauth_logout": administrators_action(_server),
+    "servers_api:oauth_callback": Route(NOT_FOUND, NOT_FOUND, NOT_FOUND, _server),
+    "servers_api:oauth_client": Route(NOT_FOUND, NOT_FOUND, NOT_FOUND, _server),
     # Jobs
     "jobs:list": everyone(),
     "jobs:create": everyone(),
@@ -229,7 +233,14 @@ ROUTES: dict[str, Route] = {
         lambda things: {"pk": things.run.pk, "artifact_id": things.artifact.pk}
     ),
 }
-PUBLIC = {"healthz", "accounts:sign_in", "accounts:claim", "accounts:theme"}
+PUBLIC = {
+    "healthz",
+    "accounts:sign_in",
+    "accounts:claim",
+    "accounts:theme",
+    "servers_api:oauth_callback",
+    "servers_api:oauth_client",
+}
 
 
 def _names(resolver: URLResolver, space: str = "") -> Iterator[str]:
