@@ -296,6 +296,7 @@ class Login(models.Model):
     )
     # Of the access token; None: unknown, it is used until it is refused (A23).
     expires_at = models.DateTimeField(null=True)
+    # Whether a new access token comes without a person.
     can_refresh = models.BooleanField(default=False)
     ended = models.CharField(max_length=10, choices=Ended, blank=True)
     ended_at = models.DateTimeField(null=True)

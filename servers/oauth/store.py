@@ -2,22 +2,29 @@
 
 Whoever writes names the `version` it has read. A login that was logged out or replaced meanwhile
 has another id or none, so that nothing of an older one is written over it.
+
+`Login.refresh_due_at` is when beat has a worker refresh a login that nobody uses: providers take
+refresh tokens back that lie unused for some days, so each is used once in `AWAKE_FOR`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import F
 
 from secrets_vault import services as vault
-from servers.models import Login
-from servers.oauth.types import LoginSecrets, Tokens
+from servers.models import Login, Server
+from servers.oauth.clients import storable
+from servers.oauth.types import Client, LoginSecrets, Tokens
+from umpteenth.accounts.models import User
 from umpteenth.core.text import clean
 
+AWAKE_FOR = timedelta(days=1)
 KIND, PENDING_KIND, CLIENT_KIND = "login", "pending_login", "registered_client"
 MAX_REASON = 1000
 
@@ -61,29 +68,66 @@ def columns_of(login_id: UUID, secrets: LoginSecrets) -> dict[str, Any]:
         "private": ciphertext,
         "key_id": key_id,
         "expires_at": moment(tokens.expires_at),
-        "can_refresh": bool(tokens.refresh_token),
+        "can_refresh": secrets.can_refresh,
         "scopes": clean(" ".join(granted), 2000),
     }
 
 
+def put_login(
+    server_id: UUID, secrets: LoginSecrets, *, person: User | None, now: datetime
+) -> Login:
+    """A new login of a server, in place of the one before it. Raises `Server.DoesNotExist`."""
+    login = Login(server_id=server_id, logged_in_at=now, logged_in_by=person)
+    login.issuer = secrets.provider.issuer
+    login.client_kind = secrets.client.kind
+    login.refresh_due_at = _sleeps_at(secrets, now)
+    secrets = replace(secrets, client=storable(secrets.client))
+    for column, value in columns_of(login.pk, secrets).items():
+        setattr(login, column, value)
+    with transaction.atomic():
+        # Two that come at once do so one after the other.
+        Server.objects.select_for_update().only("pk").get(pk=server_id)
+        Login.objects.filter(server_id=server_id).delete()
+        login.save(force_insert=True)
+    return login
+
+
+def _sleeps_at(secrets: LoginSecrets, now: datetime) -> datetime | None:
+    return now + AWAKE_FOR if secrets.tokens.refresh_token else None
+
+
 def moment(seconds: float | None) -> datetime | None:
-    """Unix seconds as the database has them."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    """Unix seconds as the database has them; None also for what no calendar has."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
-def replace_tokens(stored: Stored, tokens: Tokens, **columns: Any) -> bool:
+def replace_tokens(stored: Stored, tokens: Tokens, client: Client, now: datetime) -> bool:
     """Save refreshed tokens; False if the login has changed since it was read.
 
     An answer without a refresh token keeps the old one (RFC 6749, 6): `tokens` holds it already.
+    `client` has the method that worked (A16).
     """
-    secrets = replace(stored.secrets, tokens=tokens)
+    secrets = replace(stored.secrets, tokens=tokens, client=storable(client))
     mine = Login.objects.filter(pk=stored.row.pk, version=stored.version)
     return bool(
-        mine.update(version=F("version") + 1, **columns_of(stored.row.pk, secrets), **columns)
+        mine.update(
+            version=F("version") + 1,
+            refreshed_at=now,
+            refresh_failures=0,
+            refresh_error="",
+            refresh_due_at=_sleeps_at(secrets, now),
+            lease_token="",
+            lease_until=None,
+            warned_at=None,
+            **columns_of(stored.row.pk, secrets),
+        )
     )
 
 
-def end_login(stored: Stored, ended: str, reason: str, now: datetime, **columns: Any) -> bool:
+def end_login(stored: Stored, ended: str, reason: str, now: datetime) -> bool:
     """It is over, by the tokens that were read; False if others are stored by now."""
     mine = Login.objects.filter(pk=stored.row.pk, version=stored.version)
     return bool(
@@ -93,6 +137,8 @@ def end_login(stored: Stored, ended: str, reason: str, now: datetime, **columns:
             ended_at=now,
             ended_reason=clean(reason, MAX_REASON),
             refresh_due_at=None,
-            **columns,
+            lease_token="",
+            lease_until=None,
+            warned_at=None,  # of its end, people are told anew
         )
     )

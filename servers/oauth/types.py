@@ -123,6 +123,13 @@ class LoginSecrets:
     client: Client
     resource: str
     scopes: tuple[str, ...] = ()  # as asked for
+    # The client logs in by itself (RFC 6749, 4.4): the same request brings the next token.
+    machine: bool = False
+
+    @property
+    def can_refresh(self) -> bool:
+        """Whether a new access token comes without a person."""
+        return self.machine or bool(self.tokens.refresh_token)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,6 +142,7 @@ class LoginSecrets:
             client=Client.from_json(raw["client"]),
             resource=str(raw["resource"]),
             scopes=tuple(raw.get("scopes", ())),
+            machine=bool(raw.get("machine")),
         )
 
 
