@@ -29,6 +29,8 @@ class Challenge:
     scope: str | None = None
     error: str = ""
     error_description: str = ""
+    # The schemes that it asks for, in lower case; empty: it does not say.
+    schemes: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Credentials(Protocol):

@@ -16,6 +16,7 @@ from umpteenth.core.text import clean
 
 MAX_LINES: Final = 20
 MAX_LINE: Final = 16 * 1024  # characters
+MAX_SCHEMES: Final = 10
 MAX_PARAMETERS: Final = 100
 MAX_URL: Final = 2000
 MAX_SCOPE: Final = 4000
@@ -40,16 +41,18 @@ def parse_challenges(header_lines: Sequence[str], status: int) -> Challenge | No
     """What the `WWW-Authenticate` lines of one answer say to a client with bearer tokens.
 
     Among several bearer challenges the one that says most counts. One of another scheme counts
-    where it names `resource_metadata`, which any scheme may (RFC 9728, 5.1). None: neither.
+    where it names `resource_metadata`, which any scheme may (RFC 9728, 5.1); else only the names
+    of the schemes are kept. None: there is no challenge at all.
     """
     found: list[_Found] = []
     for line in header_lines[:MAX_LINES]:
         found += _challenges(line[:MAX_LINE])
     bearers = [values for scheme, values in found if scheme == "bearer"]
     others = [values for _, values in found if values.get("resource_metadata")]
-    if not bearers and not others:
+    schemes = tuple(dict.fromkeys(scheme for scheme, _ in found if scheme))
+    if not schemes and not others:
         return None
-    return _read(max(bearers or others, key=_weight), status)
+    return _read(max(bearers or others or [{}], key=_weight), status, schemes)
 
 
 def _challenges(line: str) -> Iterator[_Found]:
@@ -87,7 +90,7 @@ def _weight(values: Mapping[str, str]) -> tuple[bool, bool, bool]:
     return "resource_metadata" in values, "scope" in values, "error" in values
 
 
-def _read(values: Mapping[str, str], status: int) -> Challenge:
+def _read(values: Mapping[str, str], status: int, schemes: tuple[str, ...]) -> Challenge:
     pointer = values.get("resource_metadata", "").strip()
     scope = values.get("scope")
     return Challenge(
@@ -97,4 +100,5 @@ def _read(values: Mapping[str, str], status: int) -> Challenge:
         scope=None if scope is None else clean(" ".join(scope.split()), MAX_SCOPE),
         error=clean(values.get("error", ""), MAX_ERROR),
         error_description=clean(values.get("error_description", ""), MAX_DESCRIPTION),
+        schemes=schemes[:MAX_SCHEMES],
     )

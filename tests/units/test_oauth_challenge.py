@@ -96,9 +96,25 @@ def test_another_scheme_counts_where_it_points_to_the_document() -> None:
     assert of(f'DPoP algs="ES256", resource_metadata="{POINTER}"') == Challenge(401, POINTER)
 
 
-@pytest.mark.parametrize("lines", [[], [""], [","], ['Basic realm="x"'], ["Negotiate YWI="]])
-def test_where_nothing_is_said_to_bearers_there_is_no_challenge(lines: list[str]) -> None:
+@pytest.mark.parametrize("lines", [[], [""], [","], ['realm="x"']])
+def test_where_no_scheme_is_named_there_is_no_challenge(lines: list[str]) -> None:
     assert parse_challenges(lines, 401) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "schemes"),
+    [
+        (['Basic realm="x"'], ("basic",)),
+        (["Negotiate YWI=, NTLM"], ("negotiate", "ntlm")),
+        (["Basic", "Bearer", "basic"], ("basic", "bearer")),
+    ],
+)
+def test_the_schemes_are_named_though_they_say_nothing_to_bearers(
+    lines: list[str], schemes: tuple[str, ...]
+) -> None:
+    """RFC 9110, 11.6.1: a server that asks for Basic alone takes no OAuth login."""
+    assert of(*lines) == Challenge(401)
+    assert of(*lines).schemes == schemes
 
 
 def test_words_of_the_server_are_cleaned_and_bounded() -> None:
