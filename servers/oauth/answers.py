@@ -1,0 +1,233 @@
+"""What a provider answers, read without trust: tokens, registrations' refusals, its own words.
+
+Nothing here asks anybody; times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from servers.oauth.types import OAuthError, ProviderRefusal, ProviderUnreachable, Tokens
+from umpteenth.core.http import public_url
+from umpteenth.core.masking import Masker
+from umpteenth.core.text import clean, finite_number, with_full_stop
+
+MAX_WORDS: Final = 500
+MAX_ERROR_CODE: Final = 100
+# What servers take in a header at most; a longer one would be of no use.
+MAX_TOKEN: Final = 64 * 1024
+MAX_SCOPE_TEXT: Final = 16 * 1024
+# Beyond it a number is no lifetime but a mistake, and no date of ours.
+MAX_LIFETIME: Final = 100 * 365 * 86400.0
+
+# What may stand in a header as it is; RFC 6750 allows less, and providers do not all keep to it.
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_DIGITS = re.compile(r"[0-9]{1,15}")
+# Other words for RFC 6749, 5.2 (GitHub, Slack), so that what follows does not depend on them.
+_SAME_AS: Final = {
+    "bad_refresh_token": "invalid_grant",
+    "invalid_refresh_token": "invalid_grant",
+    "token_expired": "invalid_grant",
+    "expired_token": "invalid_grant",
+    "bad_verification_code": "invalid_grant",
+    "invalid_code": "invalid_grant",
+    "incorrect_client_credentials": "invalid_client",
+    "bad_client_secret": "invalid_client",
+    "invalid_client_id": "invalid_client",
+    "unknown_client": "invalid_client",
+}
+_HINTS: Final = {
+    "invalid_grant": "Log in again.",
+    "invalid_scope": "Change Scopes in the server's settings, or leave them empty.",
+    "invalid_target": "The authorization server does not know the MCP server by the address that "
+    "its metadata name. Tell whoever runs the server.",
+}
+# Where the words are, in the order of what says most.
+_WORDS: Final = ("error_description", "message", "detail", "title", "error_message", "msg")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of an endpoint; `body` is None where it is no JSON object."""
+
+    url: str
+    status: int
+    body: Mapping[str, Any] | None = None
+
+    @property
+    def place(self) -> str:
+        return public_url(self.url)
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def read_tokens(answer: Answer, now: float, *, sent: Masker) -> Tokens:
+    """The tokens of an answer (RFC 6749, 5.1). Raises `ProviderRefusal`, `ProviderUnreachable`.
+
+    `sent` holds what was sent and may come back in the words of an error.
+    """
+    body = answer.body
+    if not answer.is_success or body is None:
+        raise refusal(answer, sent)
+    access_token = body.get("access_token")
+    if not access_token or "error" in body:
+        raise refusal(answer, sent)
+    if not is_token(access_token) or not isinstance(access_token, str):
+        raise ProviderUnreachable(
+            f"The access token that {answer.place} answered cannot be sent in a header."
+        )
+    kind = body.get("token_type")
+    if kind and str(kind).lower() != "bearer":
+        shown = clean(str(kind), MAX_ERROR_CODE)
+        raise ProviderRefusal(
+            f"{answer.place} gave a token of type {shown}; Umpteenth uses Bearer tokens only.",
+            "Let the authorization server give out Bearer tokens for this client.",
+            status=answer.status,
+        )
+    refresh = body.get("refresh_token")
+    return Tokens(
+        access_token=access_token,
+        refresh_token=refresh if isinstance(refresh, str) and _is_sendable(refresh) else "",
+        expires_at=expiry(body, access_token, now),
+        issued_at=now,
+        scopes=read_scopes(body.get("scope")),
+    )
+
+
+def is_token(value: Any) -> bool:
+    """Whether it can be sent as a bearer token: nothing in it ends a header."""
+    return isinstance(value, str) and len(value) <= MAX_TOKEN and bool(_TOKEN.fullmatch(value))
+
+
+def _is_sendable(value: str) -> bool:
+    try:
+        return 0 < len(value.encode()) <= MAX_TOKEN
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+
+
+def expiry(body: Mapping[str, Any], access_token: str, now: float) -> float | None:
+    """When the access token is over; None: unknown, so it is used until it is refused (A22-A24)."""
+    seconds = _lifetime(body.get("expires_in"))
+    return _jwt_expiry(access_token, now) if seconds is None else now + seconds
+
+
+def _lifetime(value: Any) -> float | None:
+    """Digits in a text are a number; what is negative, absurd or no number says nothing."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
+        value = int(value)
+    number = finite_number(value)
+    return number if number is not None and 0 <= number <= MAX_LIFETIME else None
+
+
+def _jwt_expiry(token: str, now: float) -> float | None:
+    """What a JWT says of its own end. Only a hint: it is not ours to verify.
+
+    Where it also says when it was made, the provider's clock need not agree with ours. One that
+    has ended already on our clock tells nothing but that the clocks differ.
+    """
+    claims = _jwt_claims(token)
+    ends, made = finite_number(claims.get("exp")), finite_number(claims.get("iat"))
+    if ends is None or not now < ends <= now + MAX_LIFETIME:
+        return None
+    return ends if made is None or made >= ends else min(ends, now + ends - made)
+
+
+def _jwt_claims(token: str) -> Mapping[str, Any]:
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def read_scopes(value: Any) -> tuple[str, ...] | None:
+    """Scopes as granted; None where nothing is said, which means as asked for. Some providers
+    send a list."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = " ".join(value)
+    if not isinstance(value, str):
+        return None
+    return tuple(dict.fromkeys(clean(value, MAX_SCOPE_TEXT).split()))
+
+
+def refusal(answer: Answer, sent: Masker, *, what: str = "the request") -> OAuthError:
+    """An answer that is not what was asked for, as an error in the provider's own words."""
+    words = own_words(answer.body or {}, sent)
+    if answer.status in (408, 425, 429) or answer.status >= 500:
+        return ProviderUnreachable(
+            _sentence(f"{answer.place} answered with status {answer.status}", words),
+            "Perhaps it works later.",
+        )
+    code = error_code(answer.body)
+    if answer.body is None or (answer.is_success and not code and not words):
+        return ProviderUnreachable(
+            f"{answer.place} answered with status {answer.status}, and with nothing that OAuth "
+            "knows.",
+            "Check with whoever runs the authorization server that this is its address.",
+        )
+    if not words:
+        words = f"status {answer.status}"
+    return ProviderRefusal(
+        _sentence(f"{answer.place} refused {what}", words),
+        _HINTS.get(code, ""),
+        error=code,
+        status=answer.status,
+    )
+
+
+def _sentence(beginning: str, words: str) -> str:
+    return with_full_stop(f"{beginning}: {words}" if words else beginning)
+
+
+def with_hint(error: ProviderRefusal, hint: str) -> ProviderRefusal:
+    """The same refusal with another next step."""
+    return ProviderRefusal(error.message, hint, error=error.error, status=error.status)
+
+
+def error_code(body: Mapping[str, Any] | None) -> str:
+    """The error in OAuth's words; other providers' words for the same are translated."""
+    code = (body or {}).get("error")
+    if isinstance(code, Mapping):  # {"error": {"code": …, "message": …}}
+        code = code.get("code") or code.get("status")
+    if not isinstance(code, str):
+        return ""
+    code = clean(code.strip(), MAX_ERROR_CODE)
+    return _SAME_AS.get(code, code)
+
+
+def own_words(body: Mapping[str, Any], sent: Masker) -> str:
+    """What the provider says, without what was sent to it; its code in brackets behind it."""
+    given = body.get("error")
+    code = given if isinstance(given, str) else ""
+    inner = given if isinstance(given, Mapping) else {}
+    found = next(
+        (
+            text
+            for source in (body, inner)
+            for name in _WORDS
+            if isinstance(text := source.get(name), str) and text.strip()
+        ),
+        "",
+    )
+    words = found.strip()
+    if code and code not in words:
+        words = f"{words} ({code})" if words else code
+    return clean(sent.mask(clean(words, 4 * MAX_WORDS)), MAX_WORDS)
+
+
+def refuses_client(error: ProviderRefusal) -> bool:
+    """Whether it is about who we are, not about what we asked: another method may do (A16)."""
+    if error.error == "invalid_client" or error.status == 401:
+        return True
+    return error.error == "invalid_request" and "client" in error.message.lower()

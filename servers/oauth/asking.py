@@ -1,0 +1,200 @@
+"""One request to an endpoint of a provider, and its bounded answer.
+
+Loaded where somebody asks, by `grants` and `registration`: it brings the HTTP client along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlencode, urljoin
+
+import httpx2
+
+from servers.limits import MIB
+from servers.mcp.bodies import charset_of, decoded, text_of
+from servers.mcp.errors import explain_http
+from servers.mcp.types import ServerError
+from servers.oauth import answers
+from servers.oauth.answers import Answer
+from servers.oauth.assertions import prove
+from servers.oauth.types import (
+    AuthMethod,
+    Client,
+    OAuthError,
+    Provider,
+    ProviderRefusal,
+    ProviderUnreachable,
+    Tokens,
+)
+from umpteenth.core import deadlines, http
+from umpteenth.core.masking import Masker
+from umpteenth.core.text import is_too_deep
+
+LIMIT_SECONDS: Final = 30.0
+MAX_ANSWER: Final = 1 * MIB
+# Of the same origin, with the same method and body (RFC 9110, 15.4.8 and 15.4.9).
+MAX_REDIRECTS: Final = 3
+FORM: Final = "application/x-www-form-urlencoded"
+# What of a form must not come back in somebody's words.
+_SECRET_FIELDS: Final = ("code", "code_verifier", "refresh_token", "token")
+
+Form = Mapping[str, str]
+Way = tuple[AuthMethod, str]
+
+
+async def ask_for_tokens(provider: Provider, client: Client, form: Form) -> tuple[Tokens, Client]:
+    """The tokens, and the client with the method that worked.
+
+    A provider that does not know the client by the first method is asked once more with the next
+    one (A16), never with two at once. Raises `ProviderRefusal` and `ProviderUnreachable`.
+    """
+    sent = _masker(client, form)
+    first: ProviderRefusal | None = None
+    for method, audience in _ways(client, provider, provider.token_auth_methods):
+        answer = await _post_form(
+            provider.token_endpoint, client, method, provider, audience=audience, form=form
+        )
+        try:
+            tokens = answers.read_tokens(answer, time.time(), sent=sent)
+        except ProviderRefusal as error:
+            if not answers.refuses_client(error):
+                raise
+            first = first or error
+        else:
+            return tokens, replace(client, method=method)
+    raise _with_client_hint(first, client)
+
+
+async def revoke_tokens(provider: Provider, client: Client, tokens: Tokens) -> None:
+    """Both tokens, the refresh token first: most providers end the other one with it."""
+    given = (("refresh_token", tokens.refresh_token), ("access_token", tokens.access_token))
+    for hint, token in given:
+        if token:
+            await _revoke(provider, client, {"token": token, "token_type_hint": hint})
+
+
+async def _revoke(provider: Provider, client: Client, form: Form) -> None:
+    method, audience = _ways(client, provider, provider.revocation_auth_methods)[0]
+    answer = await _post_form(
+        provider.revocation_endpoint, client, method, provider, audience=audience, form=form
+    )
+    if not answer.is_success and answers.error_code(answer.body) != "unsupported_token_type":
+        raise answers.refusal(answer, _masker(client, form), what="to end the login")
+
+
+def _ways(client: Client, provider: Provider, methods: Sequence[str] | None) -> list[Way]:
+    """How the client may be shown, the likeliest first."""
+    if client.method == "private_key_jwt":
+        # RFC 7523 (3) names both as audience; the issuer is the newer and stricter reading.
+        return [(client.method, provider.issuer), (client.method, provider.token_endpoint)]
+    if client.method == "none" or not client.secret:
+        return [("none", "")]
+    other: AuthMethod = (
+        "client_secret_basic" if client.method == "client_secret_post" else "client_secret_post"
+    )
+    return [(client.method, ""), (other, "")]
+
+
+def _with_client_hint(error: ProviderRefusal | None, client: Client) -> OAuthError:
+    assert error is not None  # there is always one way, and it was refused
+    hints = {
+        "operator": "Check the Client ID and the client secret in the server's settings.",
+        "document": "The authorization server has to be able to read Umpteenth's client document "
+        f"at {http.public_url(client.client_id)}.",
+        "registered": "Log in again: Umpteenth then registers with the authorization server anew.",
+    }
+    return answers.with_hint(error, hints[client.kind])
+
+
+def _masker(client: Client, form: Form) -> Masker:
+    values = {name: form[name] for name in _SECRET_FIELDS if form.get(name)}
+    return Masker({**values, **({"client_secret": client.secret} if client.secret else {})})
+
+
+async def _post_form(
+    url: str, client: Client, method: AuthMethod, provider: Provider, *, audience: str, form: Form
+) -> Answer:
+    filled = urlencode([(name, value) for name, value in form.items() if value])
+    headers, body = prove(client, method, provider, endpoint=url, audience=audience, form=filled)
+    return await post(url, body.encode(), {"Content-Type": FORM, **headers})
+
+
+async def post_json(url: str, body: Mapping[str, Any]) -> Answer:
+    """Raises `ProviderUnreachable`."""
+    return await post(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+
+async def post(url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    """The answer, whatever its status. Raises `ProviderUnreachable`."""
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity", **headers}
+    try:
+        async with (
+            deadlines.timeout(LIMIT_SECONDS),
+            http.async_client(timeout=LIMIT_SECONDS, headers=headers) as client,
+        ):
+            for _ in range(MAX_REDIRECTS + 1):
+                async with client.stream("POST", url, content=body) as response:
+                    following = _next_address(response, url)
+                    if not following:
+                        return Answer(url, response.status_code, await _body(response, url))
+                url = following
+    except TimeoutError:
+        raise ProviderUnreachable(
+            f"{http.public_url(url)} did not answer within {LIMIT_SECONDS:g} seconds.",
+            "Perhaps it works later.",
+        ) from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        raise _unreachable(error, url) from error
+    raise ProviderUnreachable(f"{http.public_url(url)} redirects again and again.")
+
+
+def _unreachable(error: Exception, url: str) -> ProviderUnreachable:
+    found = explain_http(error, url, LIMIT_SECONDS)
+    return ProviderUnreachable(found.message, found.hint)
+
+
+def _next_address(response: httpx2.Response, url: str) -> str:
+    """Where a redirect leads; empty: it is none. Codes and secrets are never sent elsewhere."""
+    if not 300 <= response.status_code < 400 or "location" not in response.headers:
+        return ""
+    target = ""
+    with contextlib.suppress(ValueError):
+        target = urljoin(url, response.headers["location"])
+    if response.status_code in (307, 308) and http.same_origin(url, target):
+        return target
+    raise ProviderUnreachable(
+        f"{http.public_url(url)} redirects to {http.public_url(target)}, where Umpteenth sends "
+        "no codes and secrets.",
+        "Check with whoever runs the authorization server that its metadata are right.",
+    )
+
+
+async def _body(response: httpx2.Response, url: str) -> Mapping[str, Any] | None:
+    """The JSON object of an answer; None where it is anything else."""
+    content = bytearray()
+    try:
+        async with contextlib.aclosing(decoded(response)) as pieces:
+            async for piece in pieces:
+                content += piece
+                if len(content) > MAX_ANSWER:
+                    raise ProviderUnreachable(
+                        f"The answer of {http.public_url(url)} is larger than one mebibyte."
+                    )
+    except ServerError as error:
+        raise ProviderUnreachable(
+            f"The answer of {http.public_url(url)} broke off: {error.message}"
+        ) from error
+    return _object(text_of(bytes(content), charset_of(response)))
+
+
+def _object(text: str) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and not is_too_deep(value) else None
