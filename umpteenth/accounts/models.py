@@ -1,7 +1,8 @@
-"""People, the link that makes the first of them, and the record of what they changed."""
+"""People, the link that makes the first of them, their API tokens, and what they changed."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from django.contrib.auth.models import AbstractUser, UserManager
@@ -80,6 +81,41 @@ class SignInAttempt(models.Model):
         return f"{self.address} at {self.at:%Y-%m-%d %H:%M:%S}"
 
 
+class ApiToken(models.Model):
+    """A key to the REST API with the role that its owner has at that moment; only its hash is kept.
+
+    A revoked one stays in the list, so that its owner sees what has stopped working.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="api_tokens")
+    name = models.CharField(max_length=100)
+    token_hash = models.CharField(max_length=64, unique=True)
+    # Its first characters, by which people tell which one they hold.
+    hint = models.CharField(max_length=12)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)  # None: it does not
+    last_used_at = models.DateTimeField(null=True)  # to the minute
+    revoked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            # A form that is sent twice makes one token; a revoked name is free again.
+            models.UniqueConstraint(
+                "owner",
+                Lower("name"),
+                condition=models.Q(revoked_at__isnull=True),
+                name="token_name_per_person",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.hint}…)"
+
+    def has_expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+
 # The words of the audit page for the verb in an entry's `kind.verb`; others stand as they are.
 AUDIT_WORDS = {
     "create": "created",
@@ -97,6 +133,7 @@ AUDIT_WORDS = {
     "one_time_password": "set a one-time password for",
     "deactivate": "deactivated",
     "activate": "activated",
+    "revoke": "revoked",
 }
 
 

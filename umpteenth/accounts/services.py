@@ -121,7 +121,10 @@ def set_role(user: User, role: str, *, actor: User | None) -> None:
 
 
 def deactivate_user(user: User, actor: User | None = None) -> None:
-    """Shut a person out and end their sessions at once. The last administrator stays."""
+    """Shut a person out, end their sessions at once and revoke their API tokens.
+
+    The last administrator stays.
+    """
     with transaction.atomic():
         _keep_an_administrator(user)
         changed = User.objects.filter(pk=user.pk, is_active=True).update(
@@ -129,7 +132,10 @@ def deactivate_user(user: User, actor: User | None = None) -> None:
         )
         if changed:
             user.is_active = False
-            _record(actor, "deactivate", user)
+            # For good: who is let in again later must not find forgotten keys at work.
+            open_ones = user.api_tokens.filter(revoked_at=None)
+            revoked = open_ones.update(revoked_at=database_now())
+            _record(actor, "deactivate", user, **({"tokens_revoked": revoked} if revoked else {}))
 
 
 def activate_user(user: User, actor: User | None = None) -> None:
