@@ -12,7 +12,7 @@ from django_htmx.http import HttpResponseClientRedirect
 from django_htmx.middleware import HtmxDetails
 
 if TYPE_CHECKING:
-    from umpteenth.accounts.models import User
+    from umpteenth.accounts.models import ApiToken, User
 
 Level = Literal["success", "error", "info"]
 _LEVELS = {"success": messages.SUCCESS, "error": messages.ERROR, "info": messages.INFO}
@@ -24,6 +24,7 @@ class Request(HttpRequest):
     htmx: HtmxDetails
     if TYPE_CHECKING:
         user: User
+        api_token: ApiToken | None  # what the person came with; None: a browser's session
 
 
 def wants_fragment(request: HttpRequest) -> bool:

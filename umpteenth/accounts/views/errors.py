@@ -10,6 +10,7 @@ from django.template.loader import render_to_string
 from django.views.decorators.csrf import requires_csrf_token
 
 from umpteenth.core.htmx import wants_fragment
+from umpteenth.core.rest import refusal, wants_json
 
 FORM_EXPIRED = "This form has expired. Reload the page and send it again."
 FAILED = {
@@ -26,7 +27,9 @@ TOO_MANY = "Too many attempts to sign in from your address. Wait a minute, then 
 def error_page(
     request: HttpRequest, status: int, title: str, text: str, hint: str = ""
 ) -> HttpResponse:
-    """A page that says what happened and what to do next; for htmx only its sentence."""
+    """A page that says what happened and what to do next; for htmx and programs the sentence."""
+    if wants_json(request):
+        return refusal(status, text)
     context = {"title": title, "text": text, "hint": hint, "status": status}
     signed_in = getattr(getattr(request, "user", None), "is_authenticated", False)
     context["layout"] = "base.html" if signed_in else "bare.html"
@@ -74,6 +77,8 @@ def server_error(request: HttpRequest) -> HttpResponse:
     away = isinstance(sys.exc_info()[1], OperationalError | InterfaceError)
     status = 503 if away else 500
     words = NO_DATABASE if away else FAILED
+    if wants_json(request):
+        return refusal(status, words["text"])
     if request.headers.get("HX-Request"):
         return HttpResponse(render_to_string("partials/error.html", words), status=status)
     context = {**words, "layout": "bare.html"}
