@@ -7,12 +7,14 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings
+
+from tests.fakes.names import Names
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -93,6 +95,31 @@ def _no_outbound_network(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
     monkeypatch.setattr(socket.socket, "connect_ex", guarded_ex)
+    monkeypatch.setattr(socket, "getaddrinfo", Names())
+
+
+@pytest.fixture
+def names(_no_outbound_network: None) -> Names:
+    """What host names stand for in this test; unknown ones cannot be resolved."""
+    found: Any = socket.getaddrinfo
+    assert isinstance(found, Names)
+    return found
+
+
+@pytest.fixture
+def set_network(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets options of the section `network`, for Django and for what knows nothing of it."""
+    from django.conf import settings
+
+    from umpteenth.core import addresses, config
+
+    def set_to(**values: Any) -> None:
+        network = config.NetworkOptions(**values)
+        options = settings.OPTIONS.model_copy(update={"network": network})
+        monkeypatch.setattr(settings, "OPTIONS", options)
+        monkeypatch.setattr(addresses, "get_options", lambda: options)
+
+    return set_to
 
 
 def _refuse_outbound(connecting: socket.socket, address: Any) -> None:

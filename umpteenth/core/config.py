@@ -24,6 +24,7 @@ DATA_DIR_VARIABLE = "UMPTEENTH_DATA_DIR"
 CONFIG_VARIABLE = "UMPTEENTH_CONFIG"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 _EVERYWHERE = ("0.0.0.0", "[::]")
+_LISTS = (("app", "trusted_proxies"), ("network", "blocked_targets"), ("sandbox", "readonly_paths"))
 
 
 class ConfigError(Exception):
@@ -32,6 +33,15 @@ class ConfigError(Exception):
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _check_networks(value: tuple[str, ...]) -> tuple[str, ...]:
+    for item in value:
+        try:
+            ipaddress.ip_network(item, strict=False)
+        except ValueError:
+            raise ValueError(f"{item!r} is not an IP address or network") from None
+    return value
 
 
 class AppOptions(_Section):
@@ -68,12 +78,7 @@ class AppOptions(_Section):
     @field_validator("trusted_proxies")
     @classmethod
     def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for item in value:
-            try:
-                ipaddress.ip_network(item, strict=False)
-            except ValueError:
-                raise ValueError(f"{item!r} is not an IP address or network") from None
-        return value
+        return _check_networks(value)
 
 
 class DatabaseOptions(_Section):
@@ -129,6 +134,13 @@ class SandboxOptions(_Section):
 class NetworkOptions(_Section):
     # Whether what runs here may reach private addresses and local sockets (P77, U12).
     allow_private_targets: bool = True
+    # Addresses and networks that nothing here may reach, whatever else is allowed.
+    blocked_targets: tuple[str, ...] = ()
+
+    @field_validator("blocked_targets")
+    @classmethod
+    def _check_blocked(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _check_networks(value)
 
 
 class McpOptions(_Section):
@@ -247,7 +259,7 @@ def _read_value_file(name: str, path: str) -> str:
 
 def _split_list(section: str, option: str, value: str) -> Any:
     """Lists are comma-separated in variables."""
-    if (section, option) in {("app", "trusted_proxies"), ("sandbox", "readonly_paths")}:
+    if (section, option) in _LISTS:
         return [item.strip() for item in value.split(",") if item.strip()]
     return value
 
