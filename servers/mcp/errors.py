@@ -14,6 +14,7 @@ import httpx2
 
 from servers.limits import MAX_ERROR_TEXT
 from servers.mcp.types import ConnectionLost, ServerError, ServerUnavailable
+from umpteenth.core.addresses import TargetRefused
 from umpteenth.core.http import public_url
 from umpteenth.core.text import clean
 
@@ -140,6 +141,8 @@ def _explain_http(error: Exception, url: str, connect_timeout: float) -> ServerU
 
 
 def _explain_cause(cause: BaseException, host: str, place: str) -> ServerUnavailable | None:
+    if isinstance(cause, TargetRefused):
+        return ServerUnavailable(cause.message, cause.hint)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return ServerUnavailable(
             f"The TLS certificate of {place} is not accepted: {cause.verify_message}.",

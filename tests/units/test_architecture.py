@@ -17,6 +17,7 @@ ROOMS = ("umpteenth.core", "umpteenth.accounts", "secrets_vault", "servers", "jo
 # They put the rooms together and may import any of them; no room imports them.
 WIRING = (
     "umpteenth.__main__",
+    "umpteenth.api",
     "umpteenth.asgi",
     "umpteenth.celery",
     "umpteenth.cli",
@@ -29,8 +30,10 @@ WIRING = (
 DOORS = ("umpteenth.celery",)
 # Tested without a database: they know nothing of Django.
 WITHOUT_DJANGO = (
+    "umpteenth.core.addresses",
     "umpteenth.core.config",
     "umpteenth.core.deadlines",
+    "umpteenth.core.guard",
     "umpteenth.core.http",
     "umpteenth.core.ids",
     "umpteenth.core.keyfiles",

@@ -1,4 +1,9 @@
-"""The one door for outbound HTTP: every client that this process uses is made here."""
+"""The one door for outbound HTTP: every client that this process uses is made here.
+
+Each connection is made to an address that was checked (`umpteenth.core.addresses`), redirects,
+reconnects and streams included. What is refused raises `TargetRefused`, which is a `ConnectError`
+of the client, too.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +39,28 @@ def async_client(
 
     `timeout` counts for connecting, and for each single read and write where it is a number.
     With `socket_path` every request goes to that Unix socket, whatever host it names, and past
-    any proxy. Else proxies come from the environment as usual, and certificates always do.
+    any proxy. Else proxies come from the environment, unless the rules could refuse what a proxy
+    dials unseen; certificates always do.
     """
     import httpx2  # loaded where it is used: not every process makes requests
 
+    from umpteenth.core.guard import client_transports
+
     _keep_quiet()
     context, limits = _ssl_context(), _limits()
-    transport = None
-    if socket_path:  # a client that is given a transport takes no proxy from the environment
+    transport: httpx2.AsyncBaseTransport
+    mounts: dict[str, httpx2.AsyncBaseTransport | None] = {}
+    if socket_path:
         transport = httpx2.AsyncHTTPTransport(verify=context, limits=limits, uds=socket_path)
+    else:
+        transport, mounts = client_transports(context=context, limits=limits)
+    # A client that is given a transport takes no proxy from the environment by itself.
     return httpx2.AsyncClient(
         timeout=timeout,
         headers={"User-Agent": USER_AGENT, **(headers or {})},
         follow_redirects=False,
-        verify=context,
-        limits=limits,
         transport=transport,
+        mounts=mounts,
     )
 
 
