@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import include, path
 
 from umpteenth.accounts import views as accounts_views
+from umpteenth.api import api
 from umpteenth.health import healthz
 
 urlpatterns = [
@@ -14,6 +15,7 @@ urlpatterns = [
     path("settings/secrets/", include("secrets_vault.urls")),
     path("servers/", include("servers.urls")),
     path("api/mcp-servers/", include("servers.api_urls")),
+    path("api/", api.urls),
     path("", include("jobs.urls.jobs")),
     path("runs/", include("jobs.urls.runs")),
 ]
