@@ -6,6 +6,7 @@
 //   [data-rows] > [data-row]…, template[data-row-template]   rows that add themselves
 //   [data-copy="text"], [data-copy-from="#selector"]         copy
 //   time[data-ago], time[data-exact]                         kept current, in local time
+//   [data-once]                     is shown only now: a stray click does not close its dialog
 //   [data-filter="#list"]           shows only children of the list that hold the words
 // Events: server header HX-Trigger {"announce": "words"}, {"toast": "words"}, {"close-dialog": 1}.
 "use strict";
@@ -117,7 +118,7 @@
     }
     if (target instanceof HTMLDialogElement && outside(target, event)) {
       // A stray click must not throw away what was typed; Escape and Cancel do.
-      if (!isTyped(target)) closeDialog(target);
+      if (!isTyped(target) && !$("[data-once]", target)) closeDialog(target);
       return;
     }
     const link = target.closest("a[data-dialog], a[data-sheet]");

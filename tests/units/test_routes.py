@@ -27,12 +27,13 @@ from servers.definition import ServerData
 from servers.models import Check, Server, Tool
 from servers.services import create_server
 from tests.units.conftest import ClientFor
-from umpteenth.accounts.models import User
+from umpteenth.accounts.models import ApiToken, User
 from umpteenth.accounts.services import create_user
+from umpteenth.accounts.tokens import create_token
 
 pytestmark = pytest.mark.django_db
 
-OK, SEE_OTHER, FORBIDDEN, NOT_FOUND, WRONG_METHOD = 200, 302, 403, 404, 405
+OK, SEE_OTHER, UNSIGNED, FORBIDDEN, NOT_FOUND, WRONG_METHOD = 200, 302, 401, 403, 404, 405
 
 
 class Things:
@@ -41,6 +42,10 @@ class Things:
     @cached_property
     def person(self) -> User:
         return create_user(name="carol", password="a phrase to tell")
+
+    @cached_property
+    def token(self) -> ApiToken:
+        return create_token(owner=self.person, name="script", actor=None)[0]
 
     @cached_property
     def server(self) -> Server:
@@ -119,6 +124,15 @@ def action(arguments: Arguments = lambda things: {}) -> Route:
     return Route(SEE_OTHER, WRONG_METHOD, WRONG_METHOD, arguments)
 
 
+def api(arguments: Arguments = lambda things: {}) -> Route:
+    """A call of the REST API: nobody is led to a form."""
+    return Route(UNSIGNED, OK, OK, arguments)
+
+
+def api_administrators_action(arguments: Arguments = lambda things: {}) -> Route:
+    return Route(UNSIGNED, WRONG_METHOD, WRONG_METHOD, arguments, member_may_post=False)
+
+
 def administrators(arguments: Arguments = lambda things: {}) -> Route:
     """A page for administrators."""
     return Route(SEE_OTHER, FORBIDDEN, OK, arguments, member_may_post=False)
@@ -131,6 +145,10 @@ def administrators_action(arguments: Arguments = lambda things: {}) -> Route:
 
 def _person(things: Things) -> dict[str, Any]:
     return {"pk": things.person.pk}
+
+
+def _token(things: Things) -> dict[str, Any]:
+    return {"pk": things.token.pk}
 
 
 def _server(things: Things) -> dict[str, Any]:
@@ -175,6 +193,10 @@ ROUTES: dict[str, Route] = {
     "accounts:settings": Route(SEE_OTHER, SEE_OTHER, SEE_OTHER),
     "accounts:general": everyone(),
     "accounts:audit": administrators(),
+    "accounts:tokens": everyone(),
+    "accounts:token_create": everyone(),
+    # Somebody else's token.
+    "accounts:token_revoke": Route(SEE_OTHER, NOT_FOUND, OK, _token),
     # Secrets
     "secrets:list": everyone(),
     "secrets:options": everyone(),
@@ -198,10 +220,16 @@ ROUTES: dict[str, Route] = {
     "servers:delete": administrators(_server),
     "servers:duplicate": administrators_action(_server),
     "servers:enabled": administrators_action(_server),
-    "servers_api:oauth_login": administrators_action(_server),
-    "servers_api:oauth_logout": administrators_action(_server),
+    "servers_api:oauth_login": api_administrators_action(_server),
+    "servers_api:oauth_logout": api_administrators_action(_server),
     "servers_api:oauth_callback": Route(NOT_FOUND, NOT_FOUND, NOT_FOUND, _server),
     "servers_api:oauth_client": Route(NOT_FOUND, NOT_FOUND, NOT_FOUND, _server),
+    # REST API
+    "api:about": api(),
+    "api:api-root": api(),
+    "api:openapi-json": api(),
+    "api:servers": api(),
+    "api:server": api(_server),
     # Jobs
     "jobs:list": everyone(),
     "jobs:create": everyone(),
@@ -268,7 +296,8 @@ def test_every_route_stands_in_the_table_once() -> None:
 
 
 def test_only_the_listed_routes_are_public() -> None:
-    assert {name for name, route in ROUTES.items() if route.nobody != SEE_OTHER} == PUBLIC
+    closed = (SEE_OTHER, UNSIGNED)
+    assert {name for name, route in ROUTES.items() if route.nobody not in closed} == PUBLIC
 
 
 @pytest.mark.parametrize("name", sorted(ROUTES))
@@ -289,8 +318,8 @@ def test_nobody_changes_anything(name: str, client: Client) -> None:
     url = _url(name, Things())
     for method in (client.post, client.put, client.patch, client.delete):
         response = method(url)
-        assert _status(response) == SEE_OTHER
-        assert response["Location"].startswith("/sign-in/")
+        assert _status(response) == ROUTES[name].nobody
+        assert response.get("Location", "/sign-in/").startswith("/sign-in/")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Forms about people."""
+"""Forms about people and their API tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.http import HttpRequest
 
 from .models import User
 from .services import PeopleError, check_password_rules
+from .tokens import MAX_NAME
 
 WRONG = "The name or the password is wrong."
 PASSWORD_HELP = "At least 10 characters, and not a common password."
@@ -136,6 +137,28 @@ class ChangePasswordForm(_NewPassword):
         if cleaned.get("current") and cleaned.get("current") == cleaned.get("password"):
             self.add_error("password", "The new password is the same as the current one.")
         return cleaned
+
+
+class TokenForm(forms.Form):
+    name = forms.CharField(
+        max_length=MAX_NAME,
+        help_text="What will use it, such as a script or a machine.",
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+    expires = forms.ChoiceField(
+        choices=[
+            ("7", "In 7 days"),
+            ("30", "In 30 days"),
+            ("90", "In 90 days"),
+            ("365", "In a year"),
+            ("never", "Never"),
+        ],
+        initial="90",
+    )
+
+    def days(self) -> int | None:
+        chosen: str = self.cleaned_data["expires"]
+        return None if chosen == "never" else int(chosen)
 
 
 class ThemeForm(forms.Form):

@@ -44,6 +44,12 @@ SETTINGS = (
             "accounts:person_deactivate",
         ),
     ),
+    Place(
+        "API tokens",
+        "accounts:tokens",
+        icon="plug-connected",
+        spaces=("accounts:tokens", "accounts:token_create", "accounts:token_revoke"),
+    ),
     Place("General", "accounts:general", icon="settings", spaces=("accounts:general",)),
     Place(
         "Audit log",
@@ -77,5 +83,7 @@ def hits(user: User, words: str) -> Iterator[Hit]:
             yield Hit("Page", place.title, above, reverse(place.view))
     if words and matches(words, "Change password"):
         yield Hit("Action", "Change password", "", reverse("accounts:password"))
+    if words and matches(words, "New API token"):
+        yield Hit("Action", "New API token", "", reverse("accounts:token_create"), dialog=True)
     if words and user.is_administrator and matches(words, "Add person"):
         yield Hit("Action", "Add person", "", reverse("accounts:person_add"), dialog=True)

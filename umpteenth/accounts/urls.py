@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from .views import pages, people, session
+from .views import pages, people, session, tokens
 
 app_name = "accounts"
 urlpatterns = [
@@ -19,6 +19,9 @@ urlpatterns = [
     path("settings/people/<uuid:pk>/password/", people.one_time_password, name="person_password"),
     path("settings/people/<uuid:pk>/deactivate/", people.deactivate, name="person_deactivate"),
     path("settings/people/<uuid:pk>/activate/", people.activate, name="person_activate"),
+    path("settings/tokens/", tokens.tokens, name="tokens"),
+    path("settings/tokens/new/", tokens.create, name="token_create"),
+    path("settings/tokens/<uuid:pk>/revoke/", tokens.revoke, name="token_revoke"),
     path("settings/general/", pages.general, name="general"),
     path("settings/audit/", pages.audit, name="audit"),
 ]
