@@ -156,13 +156,25 @@ class OAuthError(Exception):
 
 
 class DiscoveryFailed(OAuthError):
-    """The server wants a login, and no way to one was found. `tried` holds (URL, answer)."""
+    """No way to log in was found. `tried` holds (URL, answer), and `advertised` tells whether the
+    server said that there is one."""
 
     def __init__(
-        self, message: str, hint: str = "", *, tried: tuple[tuple[str, str], ...] = ()
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        tried: tuple[tuple[str, str], ...] = (),
+        advertised: bool = False,
     ) -> None:
         super().__init__(message, hint)
         self.tried = tried
+        self.advertised = advertised
+
+    @property
+    def in_full(self) -> str:
+        """With a line for each address that was tried."""
+        return "\n".join([self.message, *(f"{url}: {answer}" for url, answer in self.tried)])
 
 
 class ProviderRefusal(OAuthError):
