@@ -203,11 +203,13 @@ class OAuthServer:
         if answer is None:
             return None
         if isinstance(answer, Reply):
-            self.counts[path] += 1
-            return answer
-        reply = answer(request)
-        found = await reply if isinstance(reply, Awaitable) else reply
-        self.counts[path] += found is not None
+            found: Reply | None = answer
+        else:
+            reply = answer(request)
+            found = await reply if isinstance(reply, Awaitable) else reply
+        if found is not None:
+            endpoint = path.rpartition("/")[2]
+            self._note(endpoint if endpoint in ENDPOINTS else path, _form(request))
         return found
 
     def resource_document(self) -> dict[str, Any]:
@@ -387,7 +389,7 @@ class OAuthServer:
             f'<input type="hidden" name="{html.escape(name)}" value="{html.escape(value)}">'
             for name, value in form.items()
         )
-        page = f"""<!doctype html><title>Approve</title>
+        page = f"""<!doctype html><title>Approve</title><link rel="icon" href="data:,">
 <h1>Let {html.escape(client.name or client.client_id)} in?</h1>
 <p>Scopes: {html.escape(form.get("scope", "")) or "none"}</p>
 <form method="post" action="{self.endpoint("decide")}">{fields}

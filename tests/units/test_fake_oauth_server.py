@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
-from tests.fakes.oauth_server import OMIT, OAuthServer, Variant, running
+from tests.fakes.oauth_server import OMIT, OAuthServer, Reply, Variant, running
 
 BACK = "http://127.0.0.1:8080/api/mcp-servers/x/oauth/callback"
 VERIFIER = "v" * 43
@@ -200,3 +200,27 @@ def test_every_answer_can_be_bent() -> None:
         document = fake.provider_document()
         assert document["token_endpoint"] == f"{fake.server_origin}/elsewhere"
         assert "registration_endpoint" not in document
+
+
+def test_any_address_can_be_scripted_and_its_calls_still_count() -> None:
+    """A08; a provider that is busy once."""
+    busy = [Reply(503)]
+    variant = Variant(replies={"/token": lambda request: busy.pop() if busy else None})
+    with running(OAuthServer(variant)) as fake:
+        fake.add_client("ours")
+        _, token = fake.tokens("ours")
+        assert refresh(fake, token)[0] == 503
+        assert refresh(fake, token)[0] == 200
+        assert fake.count("token") == 2
+        assert [form["refresh_token"] for form in fake.sent("token")] == [token] * 2
+
+
+def test_a_page_lets_a_person_decide() -> None:
+    """P39: what the browser tests click on."""
+    with running(OAuthServer(Variant(decision="ask"))) as fake:
+        fake.add_client("ours", redirect_uris=[BACK])
+        with urllib.request.urlopen(authorization(fake), timeout=10) as answer:
+            page = answer.read().decode()
+        assert 'value="approve"' in page
+        assert f'action="{fake.endpoint("decide")}"' in page
+        assert "code=" in fake.visit(authorization(fake))
