@@ -19,6 +19,7 @@ urlpatterns = [
     path("<uuid:pk>/edit/", forms.edit, name="edit"),
     path("<uuid:pk>/duplicate/", pages.duplicate, name="duplicate"),
     path("<uuid:pk>/delete/", pages.delete, name="delete"),
+    path("<uuid:pk>/log-out/", pages.log_out, name="log_out"),
     path("<uuid:pk>/enabled/", pages.switch, name="enabled"),
     path("<uuid:pk>/test/", checks.test, name="test"),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from uuid import UUID
 
 from django.http import Http404, HttpResponse
@@ -11,11 +12,16 @@ from django.views.decorators.http import require_GET, require_POST
 
 from servers import checks
 from servers.models import Check, Server
-from servers.status import is_about_secret
-from servers.views.common import can_manage, get_server, no_such_server
+from servers.oauth.shown import shown_login
+from servers.status import is_about_secret, login_of
+from servers.views.common import can_manage, get_server, let_forms_leave, no_such_server
 from servers.views.tools import tools_of
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page
+
+# Between an added server and the test that comes with it lie milliseconds; a test ends within
+# three minutes, and somebody looks at its dialog.
+ADDED_WITHIN, ADDED_LATELY = timedelta(minutes=1), timedelta(minutes=10)
 
 
 @require_POST
@@ -71,27 +77,34 @@ def cancel(request: Request, pk: UUID) -> HttpResponse:
 
 
 def _get_check(pk: UUID) -> Check:
-    check = Check.objects.select_related("server", "requested_by").filter(pk=pk).first()
+    related = ("server", "server__login", "requested_by")
+    found = Check.objects.select_related(*related).defer("server__login__private")
+    check = found.filter(pk=pk).first()
     if check is None:
         raise Http404("There is no such test. Its server may have been deleted.")
     return check
 
 
 def _page(request: Request, check: Check) -> HttpResponse:
-    return render_page(
-        request,
-        "servers/check.html",
-        _context(request, check),
-        partial="servers/check_part.html",
-    )
+    context = _context(request, check)
+    partial = "servers/check_part.html"
+    response = render_page(request, "servers/check.html", context, partial=partial)
+    return let_forms_leave(response) if context["offers_login"] else response
 
 
 def _context(request: Request, check: Check) -> dict[str, object]:
     end = check.finished_at or clock.now()
     found = check.outcome == Check.Outcome.CONNECTED
+    login = shown_login(check.server, clock.now())
+    wants = check.outcome == Check.Outcome.LOGIN_REQUIRED and login.can_log_in
+    offers = wants and can_manage(request)
     return {
         "check": check,
         "server": check.server,
+        "login": login,
+        "wants_login": wants,
+        "offers_login": offers,
+        "goes_to_login": offers and _has_just_added(request, check),
         "seconds": max(0.0, (end - check.created_at).total_seconds()),
         "step_seconds": _step_seconds(check),
         "tools": tools_of(check.server, news=check) if found else None,
@@ -99,6 +112,16 @@ def _context(request: Request, check: Check) -> dict[str, object]:
         "can_manage": can_manage(request),
         "wants_secret": is_about_secret(check.error),
     }
+
+
+def _has_just_added(request: Request, check: Check) -> bool:
+    """P37: whether this is the first test of a server that this very person has added a moment
+    ago. The page in which the form was sent asks besides; no link can bring it about."""
+    server = check.server
+    is_first = server.version == 1 and login_of(server) is None
+    is_fresh = check.created_at - server.created_at < ADDED_WITHIN
+    has_just_ended = clock.now() - check.created_at < ADDED_LATELY
+    return is_first and is_fresh and has_just_ended and check.requested_by == request.user
 
 
 def _step_seconds(check: Check) -> float:

@@ -16,10 +16,19 @@ from secrets_vault.errors import SecretError
 from servers import services
 from servers.forms.lists import ServerFilter, SinceForm
 from servers.models import Server
+from servers.oauth.shown import shown_login
 from servers.queries import changed_servers, find_servers
-from servers.status import auth_status
+from servers.status import login_of
 from servers.usage import usages
-from servers.views.common import can_manage, get_server_to_manage, no_such_server, watch
+from servers.views.common import (
+    can_manage,
+    get_server,
+    get_server_to_manage,
+    let_forms_leave,
+    no_such_server,
+    require_manager,
+    watch,
+)
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
@@ -32,19 +41,22 @@ def list_servers(request: Request) -> HttpResponse:
     form = ServerFilter(request.GET)
     values = form.values()
     page = Paginator(find_servers(**values), PER_PAGE).get_page(request.GET.get("page"))
+    rows = [_row(server) for server in page.object_list]
     context = {
         "form": form,
         "filters": [form["transport"], form["auth"], form["state"]],
         "is_filtered": any(values.values()),
         "page_obj": page,
-        "rows": [_row(server) for server in page.object_list],
+        "rows": rows,
         "can_manage": can_manage(request),
         **watch(),
         "open_check": _uuid(request.GET.get("check", "")),
     }
     target = request.htmx.target if request.htmx else None
     partial = "servers/list_part.html" if target == "server-list" else "servers/list.html"
-    return render_page(request, "servers/list.html", context, partial=partial)
+    response = render_page(request, "servers/list.html", context, partial=partial)
+    leads_out = can_manage(request) and any(row["login"].can_log_in for row in rows)
+    return let_forms_leave(response) if leads_out else response
 
 
 @require_GET
@@ -125,6 +137,29 @@ def delete(request: Request, pk: UUID) -> HttpResponse:
     )
 
 
+@require_GET
+def log_out(request: Request, pk: UUID) -> HttpResponse:
+    """Ask first (P52); the answer goes where logins begin and end."""
+    require_manager(request)
+    server = get_server(pk, with_login=True)
+    if login_of(server) is None:
+        toast(request, f"Nobody is logged in to {server.name}.", "info")
+        return hx_redirect(request, reverse("servers:detail", args=[pk]))
+    context = {
+        "title": f"Log out of {server.name}?",
+        "text": "Its tokens are removed, and taken back at the provider where it lets us. Runs "
+        "that use the server fail until somebody logs in again.",
+        "uses": usages(server),
+        "action": reverse("servers_api:oauth_logout", args=[pk]),
+        "verb": "Log out",
+        "cancel_url": reverse("servers:detail", args=[pk]),
+        "server": server,
+    }
+    return render_page(
+        request, "servers/log_out.html", context, partial="partials/confirm_delete.html"
+    )
+
+
 def _uuid(text: str) -> UUID | None:
     try:
         return UUID(text)
@@ -135,7 +170,7 @@ def _uuid(text: str) -> UUID | None:
 def _row(server: Server) -> dict[str, Any]:
     return {
         "server": server,
-        "auth": auth_status(server),
+        "login": shown_login(server, clock.now(), with_provider=False),
         "check": getattr(server, "check_under_way", None),
         "hover": _hover(server),
         "endpoint": _short_endpoint(server),

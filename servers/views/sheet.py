@@ -14,11 +14,12 @@ from django.views.decorators.http import require_GET
 from servers.effective import InForce, in_force
 from servers.forms.options import LABELS
 from servers.models import Check, Server
+from servers.oauth.shown import shown_login
 from servers.policy import Policy
 from servers.queries import latest_news, recent_checks
-from servers.status import auth_status, credentials_words, is_about_secret, token_problem
+from servers.status import credentials_words, is_about_secret, login_of, token_problem
 from servers.usage import usages
-from servers.views.common import can_manage, get_server, watch
+from servers.views.common import can_manage, get_server, let_forms_leave, watch
 from servers.views.tools import tools_of
 from umpteenth.core import clock
 from umpteenth.core.config import get_options
@@ -59,12 +60,15 @@ class Limit:
 
 @require_GET
 def detail(request: Request, pk: UUID) -> HttpResponse:
-    server = get_server(pk)
+    server = get_server(pk, with_login=True)
     now = clock.now()
     checks = recent_checks(pk)
+    login = shown_login(server, now)
     context = {
         "server": server,
         **_connection(server),
+        "login": login,
+        "auth": login.auth,
         **_health(server, checks),
         **_limits(server),
         "now": now,
@@ -77,7 +81,10 @@ def detail(request: Request, pk: UUID) -> HttpResponse:
         "seen": _seen(server),
         **watch(),
     }
-    return render_page(request, "servers/detail.html", context, partial="servers/detail_part.html")
+    partial = "servers/detail_part.html"
+    response = render_page(request, "servers/detail.html", context, partial=partial)
+    leads_out = login.can_log_in and context["can_manage"]
+    return let_forms_leave(response) if leads_out else response
 
 
 @require_GET
@@ -86,7 +93,7 @@ def news(request: Request, pk: UUID) -> HttpResponse:
 
     It asks when `pages.changes` names the server. Nothing else of the sheet moves by itself.
     """
-    server = get_server(pk)
+    server = get_server(pk, with_login=True)
     seen = request.GET.get("seen", "")
     is_new = seen != _seen(server)
     context = {"server": server, "seen": seen, "is_new": is_new}
@@ -97,14 +104,16 @@ def news(request: Request, pk: UUID) -> HttpResponse:
 
 
 def _seen(server: Server) -> str:
-    """What the sheet shows, in a word: it differs after an edit, a switch and a check."""
+    """What the sheet shows, in a word: it differs after an edit, a switch, a check and whatever
+    becomes of the login."""
     checked = server.checked_at.timestamp() if server.checked_at else 0
-    return f"{server.version}-{server.enabled:d}-{checked:.6f}"
+    login = login_of(server)
+    told = f"{login.pk}.{login.version}" if login else "none"
+    return f"{server.version}-{server.enabled:d}-{checked:.6f}-{told}"
 
 
 def _connection(server: Server) -> dict[str, Any]:
     return {
-        "auth": auth_status(server),
         "credentials": credentials_words(server),
         "token_problem": token_problem(server),
         "found_transport": str(server.remembered.get("transport", "")),

@@ -28,11 +28,47 @@
   }
 
   dialog.addEventListener("close", () => {
+    stopGoing();
     const address = new URL(location.href);
     if (!address.searchParams.has("check")) return;
     address.searchParams.delete("check");
+    address.searchParams.delete("new");
     history.replaceState(history.state, "", address);
   });
+
+  // P37: the dialog of a test that an added server has begun goes to the login by itself, once,
+  // and slowly enough that people see where to, and may stay.
+  const SOON = 3000;
+  let going = null;
+
+  function stopGoing() {
+    clearTimeout(going);
+    going = null;
+    for (const words of document.querySelectorAll("[data-login-soon]")) words.hidden = true;
+  }
+
+  function goToLogin(root) {
+    const place = root.querySelector?.("[data-login-go]");
+    const soon = place?.querySelector("[data-login-soon]");
+    const address = new URL(location.href);
+    if (!soon || !dialog.contains(place) || !address.searchParams.has("new")) return;
+    address.searchParams.delete("new");
+    history.replaceState(history.state, "", address);
+    soon.hidden = false;
+    const form = place.closest("#check").querySelector("form[data-login]");
+    going = setTimeout(() => { stopGoing(); form.requestSubmit(); }, SOON);
+    window.umpteenth.announce(place.textContent.replace(/\s+/g, " ").trim());
+  }
+
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.("[data-login-stop]")) {
+      stopGoing();
+      document.querySelector("#check form[data-login] button")?.focus();
+    }
+  });
+  document.addEventListener("submit", (event) => {
+    if (going && event.target.closest("#check")) stopGoing();
+  }, true);
 
   // A switch whose request failed goes back to what is stored.
   function undoSwitch(event) {
@@ -99,6 +135,7 @@
       root.querySelector("[aria-invalid=true], [data-invalid], [data-asks] [type=submit]")?.focus();
     }
     noteCheck(root);
+    goToLogin(root);
   }
 
   document.addEventListener("htmx:load", (event) => prepare(event.detail.elt));

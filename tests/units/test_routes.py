@@ -26,6 +26,7 @@ from secrets_vault.services import ensure_key_ring, set_secret
 from servers.definition import ServerData
 from servers.models import Check, Server, Tool
 from servers.services import create_server
+from tests.fakes.login_rows import logged_in
 from tests.units.conftest import ClientFor
 from umpteenth.accounts.models import ApiToken, User
 from umpteenth.accounts.services import create_user
@@ -147,6 +148,11 @@ def _person(things: Things) -> dict[str, Any]:
     return {"pk": things.person.pk}
 
 
+def _logged_in(things: Things) -> dict[str, Any]:
+    logged_in(things.server)
+    return {"pk": things.server.pk}
+
+
 def _token(things: Things) -> dict[str, Any]:
     return {"pk": things.token.pk}
 
@@ -220,6 +226,7 @@ ROUTES: dict[str, Route] = {
     "servers:delete": administrators(_server),
     "servers:duplicate": administrators_action(_server),
     "servers:enabled": administrators_action(_server),
+    "servers:log_out": Route(SEE_OTHER, FORBIDDEN, OK, _logged_in),
     "servers_api:oauth_login": api_administrators_action(_server),
     "servers_api:oauth_logout": api_administrators_action(_server),
     "servers_api:oauth_callback": Route(NOT_FOUND, NOT_FOUND, NOT_FOUND, _server),

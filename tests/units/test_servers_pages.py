@@ -127,7 +127,7 @@ def test_a_token_that_exists_is_a_bearer_token(member_client: Client) -> None:
     http_server("without", options={"token_ref": "@MISSING"})
     set_secret(actor=None, name="T", value="x")
     rows = member_client.get(reverse("servers:list")).context["rows"]
-    assert [(row["server"].name, row["auth"].label) for row in rows] == [
+    assert [(row["server"].name, row["login"].auth.label) for row in rows] == [
         ("with", "Bearer token"),
         ("without", "Unknown"),
     ]

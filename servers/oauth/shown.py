@@ -1,0 +1,189 @@
+"""What pages say of a server's login, from stored facts alone: no request, no decryption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from urllib.parse import urlsplit
+
+from servers.models import Login, Server
+from servers.oauth.clients import document_url, why_client
+from servers.oauth.state import LoginState, login_state, login_warning
+from servers.oauth.types import Advertised, ClientKind
+from servers.status import Auth, auth_status, login_of
+from umpteenth.core.config import get_options
+from umpteenth.core.http import public_url
+from umpteenth.core.text import clean
+
+MAX_HOST = 260  # characters; longer is no name of the DNS
+_KINDS: Final[dict[str, ClientKind]] = {
+    "operator": "operator",
+    "document": "document",
+    "registered": "registered",
+}
+
+
+@dataclass(frozen=True)
+class ShownLogin:
+    """The login of one server at one moment."""
+
+    server: Server
+    login: Login | None
+    state: LoginState
+    auth: Auth
+    now: datetime
+    warning: str
+    advertised: Advertised | None = None
+
+    @property
+    def is_by_person(self) -> bool:
+        return self.server.oauth_kind == Server.LoginKind.PERSON
+
+    @property
+    def can_log_in(self) -> bool:
+        """Whether a login in the browser leads anywhere: no header beats it, and there is a
+        provider to go to (P35, P38)."""
+        sends_login = self.auth in (Auth.OAUTH, Auth.NOT_LOGGED_IN, Auth.LOGIN_EXPIRED)
+        return sends_login and self.is_by_person
+
+    @property
+    def wants_login(self) -> bool:
+        """Whether nothing works without one: `Log in` stands where `Test` would (P47, P48)."""
+        return self.can_log_in and self.state != LoginState.USABLE
+
+    @property
+    def verb(self) -> str:
+        return "Log in again" if self.state == LoginState.USABLE else "Log in"
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (LoginState.EXPIRED, LoginState.REFUSED)
+
+    @property
+    def short_warning(self) -> str:
+        """The warning in the few words that a row of a list has room for."""
+        if not self.warning or self.login is None:
+            return ""
+        return "Login cannot be refreshed" if self.login.refresh_failures else "Login ends soon"
+
+    @property
+    def host(self) -> str:
+        """Where `Log in` leads, for people to see before they go (I06)."""
+        if self.advertised is not None:
+            return host_of(self.advertised.provider.authorization_endpoint)
+        return host_of(self.login.issuer) if self.login is not None else ""
+
+    @property
+    def is_worth_a_section(self) -> bool:
+        """Whether the sheet has anything to tell of logins."""
+        return bool(self.login or self.advertised or self.server.oauth_error)
+
+    @property
+    def client_kind(self) -> ClientKind | None:
+        """The client of the login, or the one that the next login will use; None: there is none
+        to be had (P55)."""
+        if self.login is not None:
+            return _KINDS.get(self.login.client_kind)
+        if self.server.oauth_client_id:
+            return "operator"
+        if self.advertised is None:
+            return None
+        provider = self.advertised.provider
+        if provider.takes_client_documents and _serves_document(self.server):
+            return "document"
+        return "registered" if provider.registration_endpoint else None
+
+    @property
+    def why_client(self) -> str:
+        """Which client it is, and why (issue 4, section 2)."""
+        provider = self.advertised.provider if self.advertised else None
+        return why_client(self.client_kind, provider) if self.client_kind else ""
+
+    @property
+    def needs_client_id(self) -> bool:
+        """P55, told before somebody tries."""
+        return self.can_log_in and self.advertised is not None and self.client_kind is None
+
+    @property
+    def can_register_again(self) -> bool:
+        """The provider may have forgotten the client that it registered (A29)."""
+        is_registered = self.login is not None and self.login.client_kind == "registered"
+        return self.can_log_in and is_registered
+
+    @property
+    def over_since(self) -> datetime | None:
+        if self.login is None:
+            return None
+        return self.login.ended_at or self.login.expires_at
+
+    @property
+    def token_is_over(self) -> bool:
+        """The access token alone: a refresh token brings another one."""
+        ends = self.login.expires_at if self.login is not None else None
+        return ends is not None and ends <= self.now
+
+    @property
+    def found_in(self) -> list[str]:
+        """The documents that led to the provider, as they may be shown (U60)."""
+        if self.advertised is None:
+            return []
+        found = (self.advertised.resource_metadata_url, self.advertised.provider.metadata_url)
+        return [public_url(url) for url in found if url]
+
+    @property
+    def login_address(self) -> str:
+        found = self.advertised
+        return public_url(found.provider.authorization_endpoint) if found else ""
+
+    @property
+    def missing_rights(self) -> str:
+        """Scopes for the lack of which calls were refused, and which the login does not have."""
+        granted = self.login.scopes.split() if self.login is not None else []
+        wanted = self.server.oauth_wanted.split()
+        return " ".join(scope for scope in wanted if scope not in granted)
+
+
+def shown_login(server: Server, now: datetime, *, with_provider: bool = True) -> ShownLogin:
+    """`with_provider` reads what the server advertises, which lists leave in the database."""
+    login = login_of(server)
+    auth = auth_status(server)
+    sends_it = auth in (Auth.OAUTH, Auth.NOT_LOGGED_IN, Auth.LOGIN_EXPIRED)
+    return ShownLogin(
+        server=server,
+        login=login,
+        state=login_state(login, now),
+        auth=auth,
+        now=now,
+        warning=login_warning(login, now) if sends_it else "",
+        advertised=read_advertised(server) if with_provider else None,
+    )
+
+
+def read_advertised(server: Server) -> Advertised | None:
+    """What was found; None where nothing was, or another version wrote it."""
+    if not server.oauth_found:
+        return None
+    try:
+        return Advertised.from_json(server.oauth_found)
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def host_of(url: str) -> str:
+    """Host and port as the DNS has them, so that no letter looks like another one."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return ""
+    try:
+        host = host if host.isascii() else host.encode("idna").decode()
+    except UnicodeError:
+        return ""
+    shown = f"[{host}]" if ":" in host else host
+    return clean(f"{shown}:{port}" if port else shown, MAX_HOST)
+
+
+def _serves_document(server: Server) -> bool:
+    return document_url(get_options().app.url or "", server.pk) is not None
