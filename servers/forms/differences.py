@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import QueryDict
 
-from servers.definition import HTTP, STDIO, UNIX, refers
+from servers.definition import HTTP, STDIO, UNIX, OAuthClientData, refers
 from servers.forms.options import LABELS, written
 from servers.forms.rows import Row, shown_argument, value_digest
 from servers.forms.server import ServerForm
@@ -31,7 +31,29 @@ def differences(form: ServerForm, current: Server, stored: Private) -> list[Diff
         found += _mapped(current.options, mine, LABELS, "default")
     if data.policy is not None:
         found += _mapped(_policy_words(current.policy), _policy_words(data.policy.as_json()))
+    if data.oauth is not None:
+        found += _client_differences(data.oauth, current, stored)
     return found
+
+
+def _client_differences(
+    data: OAuthClientData, current: Server, stored: Private
+) -> list[Difference]:
+    labels = dict(Server.LoginKind.choices)
+    kinds = [labels.get(kind, kind) for kind in (current.oauth_kind, data.kind)]
+    pairs = {
+        "Who logs in": (kinds[0], kinds[1]),
+        "Client ID": (current.oauth_client_id, data.client_id),
+        "Scopes": (current.oauth_scopes, data.scopes),
+    }
+    if data.secret is not None and data.secret != stored.client_secret:
+        secrets = [_secret_words(secret) for secret in (stored.client_secret, data.secret)]
+        pairs["Client secret"] = (secrets[0], secrets[1])
+    return [Difference(label, *pair) for label, pair in pairs.items() if pair[0] != pair[1]]
+
+
+def _secret_words(secret: str) -> str:
+    return _words(secret) if secret else "none"
 
 
 def _plain(form: ServerForm, current: Server) -> list[Difference]:

@@ -19,6 +19,7 @@ from servers.definition import (
     Errors,
     ServerData,
 )
+from servers.forms.oauth import OAuthForm
 from servers.forms.options import OptionsForm
 from servers.forms.policy import PolicyForm
 from servers.forms.rows import (
@@ -47,7 +48,7 @@ def _code(**attrs: str) -> forms.TextInput:
 
 
 class ServerForm(forms.Form):
-    """Its parts `options` and `policy` are forms of their own with fields of their own names.
+    """Its parts `options`, `policy` and `oauth` are forms with fields of their own names.
 
     Fields of all transports are there; those of the chosen one are read.
     """
@@ -95,6 +96,7 @@ class ServerForm(forms.Form):
         policy = Policy.from_json(server.policy if server else {})
         self.options = OptionsForm(data, stored=server.options if server else {})
         self.policy = PolicyForm(data, stored=policy, tools=tools)
+        self.oauth = OAuthForm(data, server=server, private=self.private)
         if data is None:
             self._rows_from_store(server)
         else:
@@ -109,7 +111,8 @@ class ServerForm(forms.Form):
 
     def is_valid(self) -> bool:
         """All parts are asked, so that all that is wrong is shown at once."""
-        return all([super().is_valid(), self.options.is_valid(), self.policy.is_valid()])
+        own = super().is_valid()
+        return all([own, *(part.is_valid() for part in (self.options, self.policy, self.oauth))])
 
     @property
     def has_query(self) -> bool:
@@ -138,6 +141,7 @@ class ServerForm(forms.Form):
             env=entries(self.env),
             options=self.options.values(transport),
             policy=self.policy.value(),
+            oauth=self.oauth.values(transport),
         )
 
     def show_errors(self, errors: Errors) -> None:
@@ -150,6 +154,8 @@ class ServerForm(forms.Form):
                 continue
             elif group == "policy":
                 self.policy.show_error(rest, sentence)
+            elif group == "oauth":
+                self.oauth.show_error(rest, sentence)
             elif rest and group in ("args", "headers", "env"):
                 self._show_row_error(group, rest, sentence)
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
@@ -17,6 +18,8 @@ from servers.forms.policy import MAX_TICKED
 from servers.forms.rows import Row
 from servers.forms.server import ServerForm
 from servers.models import Server, Tool
+from servers.oauth import binding
+from servers.oauth.types import OAuthError
 from servers.private import Private
 from servers.views.common import get_server_to_manage, hinted_tools, require_manager
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
@@ -40,7 +43,8 @@ def create(request: Request) -> HttpResponse:
     check = checks.request_check(server, actor=request.user)
     toast(request, f"{server.name} is saved.")
     if request.htmx:
-        return hx_redirect(request, f"{reverse('servers:list')}?check={check.pk}")
+        # P37: where it wants a login, the dialog goes there by itself, once.
+        return hx_redirect(request, f"{reverse('servers:list')}?check={check.pk}&new=1")
     return hx_redirect(request, reverse("servers:check", args=[check.pk]))
 
 
@@ -112,8 +116,23 @@ def _page(request: Request, form: ServerForm, *, status: int = 200, **more: Any)
         "server": form.server,
         "sockets_problem": sockets_problem(),
         "blank_row": Row(),
+        **_callback(request, form.server),
         **more,
     }
     return render_page(
         request, "servers/form.html", context, partial="servers/form_part.html", status=status
     )
+
+
+def _callback(request: Request, server: Server | None) -> dict[str, str]:
+    """The Callback URL of a server that exists (P56), and why a login begun at the address of
+    this page would not come back to it (P40)."""
+    if server is None:
+        return {}
+    here = f"{request.scheme}://{request.get_host()}"
+    found = {"callback_url": binding.callback_url(settings.OPTIONS.app.url or here, server.pk)}
+    try:
+        binding.base_url(here)
+    except OAuthError as error:
+        found["callback_problem"] = f"{error.message} {error.hint}"
+    return found

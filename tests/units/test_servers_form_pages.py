@@ -97,7 +97,7 @@ def test_a_new_server_is_saved_and_tested_at_once(administrator_client: Client) 
 
 def test_with_script_the_list_opens_the_dialog_of_the_test(administrator_client: Client) -> None:
     response = administrator_client.post(CREATE, STDIO, headers={"HX-Request": "true"})
-    address = f"{reverse('servers:list')}?check={Check.objects.get().pk}"
+    address = f"{reverse('servers:list')}?check={Check.objects.get().pk}&new=1"
     assert response["HX-Redirect"] == address
     assert "data-open-check" in administrator_client.get(address).content.decode()
     nonsense = administrator_client.get(reverse("servers:list"), {"check": "x"})
