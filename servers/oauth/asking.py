@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode, urljoin
@@ -19,9 +19,9 @@ from servers.limits import MIB
 from servers.mcp.bodies import charset_of, decoded, text_of
 from servers.mcp.errors import explain_http
 from servers.mcp.types import ServerError
-from servers.oauth import answers
-from servers.oauth.answers import Answer
+from servers.oauth import replies
 from servers.oauth.assertions import prove
+from servers.oauth.replies import Answer
 from servers.oauth.types import (
     AuthMethod,
     Client,
@@ -44,71 +44,77 @@ FORM: Final = "application/x-www-form-urlencoded"
 _SECRET_FIELDS: Final = ("code", "code_verifier", "refresh_token", "token")
 
 Form = Mapping[str, str]
-Way = tuple[AuthMethod, str]
+Method = AuthMethod
 
 
 async def ask_for_tokens(provider: Provider, client: Client, form: Form) -> tuple[Tokens, Client]:
     """The tokens, and the client with the method that worked.
 
-    A provider that does not know the client by the first method is asked once more with the next
-    one (A16), never with two at once. Raises `ProviderRefusal` and `ProviderUnreachable`.
+    Raises `ProviderRefusal`, `ProviderUnreachable`, and `OAuthError` for a key that cannot sign.
     """
-    sent = _masker(client, form)
-    first: ProviderRefusal | None = None
-    for method, audience in _ways(client, provider, provider.token_auth_methods):
-        answer = await _post_form(
-            provider.token_endpoint, client, method, provider, audience=audience, form=form
-        )
-        try:
-            tokens = answers.read_tokens(answer, time.time(), sent=sent)
-        except ProviderRefusal as error:
-            if not answers.refuses_client(error):
-                raise
-            first = first or error
-        else:
-            return tokens, replace(client, method=method)
-    raise _with_client_hint(first, client)
+    answer, method = await _ask(provider.token_endpoint, provider, client, form)
+    try:
+        tokens = replies.read_tokens(answer, time.time(), sent=_masker(client, form))
+    except ProviderRefusal as error:
+        if error.error != "invalid_client":
+            raise
+        raise replies.with_hint(error, _client_hint(client)) from None
+    return tokens, replace(client, method=method)
 
 
 async def revoke_tokens(provider: Provider, client: Client, tokens: Tokens) -> None:
     """Both tokens, the refresh token first: most providers end the other one with it."""
     given = (("refresh_token", tokens.refresh_token), ("access_token", tokens.access_token))
+    failed: OAuthError | None = None
     for hint, token in given:
-        if token:
+        if not token:
+            continue
+        try:
             await _revoke(provider, client, {"token": token, "token_type_hint": hint})
+        except OAuthError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 async def _revoke(provider: Provider, client: Client, form: Form) -> None:
-    method, audience = _ways(client, provider, provider.revocation_auth_methods)[0]
-    answer = await _post_form(
-        provider.revocation_endpoint, client, method, provider, audience=audience, form=form
-    )
-    if not answer.is_success and answers.error_code(answer.body) != "unsupported_token_type":
-        raise answers.refusal(answer, _masker(client, form), what="to end the login")
+    answer, _ = await _ask(provider.revocation_endpoint, provider, client, form)
+    if not answer.is_success and replies.error_code(answer.body) != "unsupported_token_type":
+        raise replies.refusal(answer, _masker(client, form), what="to end the login")
 
 
-def _ways(client: Client, provider: Provider, methods: Sequence[str] | None) -> list[Way]:
-    """How the client may be shown, the likeliest first."""
+async def _ask(url: str, provider: Provider, client: Client, form: Form) -> tuple[Answer, Method]:
+    """A provider that does not know the client by the first method is asked once more with the
+    next one, never with two at once (A16). If it knows none, its first answer counts."""
+    first: tuple[Answer, Method] | None = None
+    for method, audience in _ways(client, provider):
+        answer = await _post_form(url, client, method, provider, audience=audience, form=form)
+        if not replies.refuses_client(answer):
+            return answer, method
+        first = first or (answer, method)
+    assert first is not None  # there is always one way
+    return first
+
+
+def _ways(client: Client, provider: Provider) -> list[tuple[Method, str]]:
+    """How the client may be shown, and to whom a signed statement is addressed."""
     if client.method == "private_key_jwt":
-        # RFC 7523 (3) names both as audience; the issuer is the newer and stricter reading.
+        # Either is possible (RFC 7523, 3); the issuer is the newer and stricter reading.
         return [(client.method, provider.issuer), (client.method, provider.token_endpoint)]
     if client.method == "none" or not client.secret:
         return [("none", "")]
-    other: AuthMethod = (
-        "client_secret_basic" if client.method == "client_secret_post" else "client_secret_post"
-    )
-    return [(client.method, ""), (other, "")]
+    if client.method == "client_secret_post":
+        return [(client.method, ""), ("client_secret_basic", "")]
+    return [(client.method, ""), ("client_secret_post", "")]
 
 
-def _with_client_hint(error: ProviderRefusal | None, client: Client) -> OAuthError:
-    assert error is not None  # there is always one way, and it was refused
-    hints = {
-        "operator": "Check the Client ID and the client secret in the server's settings.",
-        "document": "The authorization server has to be able to read Umpteenth's client document "
-        f"at {http.public_url(client.client_id)}.",
-        "registered": "Log in again: Umpteenth then registers with the authorization server anew.",
-    }
-    return answers.with_hint(error, hints[client.kind])
+def _client_hint(client: Client) -> str:
+    if client.kind == "operator":
+        return "Check the Client ID and the client secret in the server's settings."
+    if client.kind == "document":
+        where = http.public_url(client.client_id)
+        return f"The authorization server has to be able to read Umpteenth's document at {where}."
+    return "Log in again: Umpteenth then registers with the authorization server anew."
 
 
 def _masker(client: Client, form: Form) -> Masker:
@@ -117,7 +123,7 @@ def _masker(client: Client, form: Form) -> Masker:
 
 
 async def _post_form(
-    url: str, client: Client, method: AuthMethod, provider: Provider, *, audience: str, form: Form
+    url: str, client: Client, method: Method, provider: Provider, *, audience: str, form: Form
 ) -> Answer:
     filled = urlencode([(name, value) for name, value in form.items() if value])
     headers, body = prove(client, method, provider, endpoint=url, audience=audience, form=filled)
@@ -167,9 +173,9 @@ def _next_address(response: httpx2.Response, url: str) -> str:
         target = urljoin(url, response.headers["location"])
     if response.status_code in (307, 308) and http.same_origin(url, target):
         return target
+    shown = http.public_url(target) or "another address"
     raise ProviderUnreachable(
-        f"{http.public_url(url)} redirects to {http.public_url(target)}, where Umpteenth sends "
-        "no codes and secrets.",
+        f"{http.public_url(url)} redirects to {shown}, where Umpteenth sends no codes and secrets.",
         "Check with whoever runs the authorization server that its metadata are right.",
     )
 

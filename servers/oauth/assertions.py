@@ -6,6 +6,8 @@ RFC 6749 (2.3.1), OpenID Connect Core (9), RFC 7523 (2.2).
 from __future__ import annotations
 
 import base64
+import re
+import textwrap
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,6 +25,7 @@ from servers.oauth.types import AuthMethod, Client, OAuthError, Provider
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 # It is used at once; clocks may differ by minutes.
 ASSERTION_SECONDS: Final = 300
+_PEM = re.compile(r"(-----BEGIN [A-Z0-9 ]+-----)(.*?)(-----END [A-Z0-9 ]+-----)", re.DOTALL)
 _CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _RSA: Final = ("RS256", "PS256", "RS384", "PS384", "RS512", "PS512")
 
@@ -74,8 +77,18 @@ def _signed(client: Client, provider: Provider, audience: str, form: str) -> str
     return body
 
 
+def tidy_pem(text: str) -> str:
+    """A key as files have it, out of one that lost its line breaks in a form or in JSON."""
+    found = _PEM.fullmatch(text.replace("\\n", "\n").strip())
+    if found is None:
+        return text
+    begin, content, end = found.groups()
+    return "\n".join([begin, *textwrap.wrap("".join(content.split()), 64), end, ""])
+
+
 def _signing_key(pem: str, provider: Provider) -> tuple[RSAKey | ECKey | OKPKey, str]:
     """The key and the algorithm that goes with it."""
+    pem = tidy_pem(pem)
     try:
         private = load_pem_private_key(pem.encode(), password=None)
         if isinstance(private, rsa.RSAPrivateKey):

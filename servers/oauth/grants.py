@@ -142,7 +142,8 @@ async def client_credentials(
     same request brings the next one. Raises `ProviderRefusal` and `ProviderUnreachable`."""
     from servers.oauth import asking
 
-    form = {"grant_type": "client_credentials", "scope": " ".join(scopes), "resource": resource}
+    scope = " ".join(name for name in scopes if name != "offline_access")  # asks for what comes not
+    form = {"grant_type": "client_credentials", "scope": scope, "resource": resource}
     tokens, client = await asking.ask_for_tokens(provider, client, form)
     return replace(tokens, refresh_token=""), client
 

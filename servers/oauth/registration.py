@@ -47,17 +47,33 @@ async def register(provider: Provider, *, redirect_uri: str, scopes: Sequence[st
     """
     if not provider.registration_endpoint:
         raise ClientNeeded(NO_REGISTRATION, ENTER_ONE)
-    from servers.oauth import answers, asking
+    from servers.oauth import asking, replies
 
     wanted = wanted_method(provider.token_auth_methods)
     request = {**clients.metadata(redirect_uri), "token_endpoint_auth_method": wanted}
     if scopes:
         request["scope"] = " ".join(scopes)
     answer = await asking.post_json(provider.registration_endpoint, request)
+    adjusted = _adjusted(request, replies.error_code(answer.body))
+    if answer.is_refusal and adjusted:
+        second = await asking.post_json(provider.registration_endpoint, adjusted)
+        answer = second if second.is_success else answer  # the first refusal says most
     body = answer.body or {}
     if not answer.is_success or not body.get("client_id"):
-        raise _refused(answers.refusal(answer, Masker(), what="to register Umpteenth"))
+        raise _refused(replies.refusal(answer, Masker(), what="to register Umpteenth"))
     return read_client(body, provider, wanted, place=answer.place)
+
+
+def _adjusted(request: Mapping[str, Any], code: str) -> Mapping[str, Any] | None:
+    """What may be asked for instead, once (MCP 2026-07-28, Client Registration): OpenID Connect
+    ties the addresses to come back to to the type of application, and scopes need not be named."""
+    other = "web" if request["application_type"] == "native" else "native"
+    if code == "invalid_redirect_uri":
+        return {**request, "application_type": other}
+    if code in ("invalid_client_metadata", "invalid_scope"):
+        least = {name: value for name, value in request.items() if name != "scope"}
+        return least if "scope" in request else {**least, "application_type": other}
+    return None
 
 
 def _refused(error: OAuthError) -> OAuthError:

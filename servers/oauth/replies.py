@@ -28,6 +28,7 @@ MAX_LIFETIME: Final = 100 * 365 * 86400.0
 # What may stand in a header as it is; RFC 6750 allows less, and providers do not all keep to it.
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _DIGITS = re.compile(r"[0-9]{1,15}")
+_CLIENT_WORDS = re.compile("client[ _-]?(id|secret|auth|credential)", re.IGNORECASE)
 # Other words for RFC 6749, 5.2 (GitHub, Slack), so that what follows does not depend on them.
 _SAME_AS: Final = {
     "bad_refresh_token": "invalid_grant",
@@ -47,6 +48,7 @@ _HINTS: Final = {
     "invalid_target": "The authorization server does not know the MCP server by the address that "
     "its metadata name. Tell whoever runs the server.",
 }
+_LATER: Final = (408, 425, 429)
 # Where the words are, in the order of what says most.
 _WORDS: Final = ("error_description", "message", "detail", "title", "error_message", "msg")
 
@@ -67,6 +69,11 @@ class Answer:
     def is_success(self) -> bool:
         return 200 <= self.status < 300
 
+    @property
+    def is_refusal(self) -> bool:
+        """A no, and not: perhaps later."""
+        return 400 <= self.status < 500 and self.status not in _LATER
+
 
 def read_tokens(answer: Answer, now: float, *, sent: Masker) -> Tokens:
     """The tokens of an answer (RFC 6749, 5.1). Raises `ProviderRefusal`, `ProviderUnreachable`.
@@ -77,7 +84,7 @@ def read_tokens(answer: Answer, now: float, *, sent: Masker) -> Tokens:
     if not answer.is_success or body is None:
         raise refusal(answer, sent)
     access_token = body.get("access_token")
-    if not access_token or "error" in body:
+    if not access_token or body.get("error"):
         raise refusal(answer, sent)
     if not is_token(access_token) or not isinstance(access_token, str):
         raise ProviderUnreachable(
@@ -164,12 +171,14 @@ def read_scopes(value: Any) -> tuple[str, ...] | None:
 def refusal(answer: Answer, sent: Masker, *, what: str = "the request") -> OAuthError:
     """An answer that is not what was asked for, as an error in the provider's own words."""
     words = own_words(answer.body or {}, sent)
-    if answer.status in (408, 425, 429) or answer.status >= 500:
+    if answer.status in _LATER or answer.status >= 500:
         return ProviderUnreachable(
             _sentence(f"{answer.place} answered with status {answer.status}", words),
             "Perhaps it works later.",
         )
     code = error_code(answer.body)
+    if not code and answer.status == 401:  # RFC 6749, 5.2 has this status for one thing only
+        code = "invalid_client"
     if answer.body is None or (answer.is_success and not code and not words):
         return ProviderUnreachable(
             f"{answer.place} answered with status {answer.status}, and with nothing that OAuth "
@@ -226,8 +235,14 @@ def own_words(body: Mapping[str, Any], sent: Masker) -> str:
     return clean(sent.mask(clean(words, 4 * MAX_WORDS)), MAX_WORDS)
 
 
-def refuses_client(error: ProviderRefusal) -> bool:
-    """Whether it is about who we are, not about what we asked: another method may do (A16)."""
-    if error.error == "invalid_client" or error.status == 401:
-        return True
-    return error.error == "invalid_request" and "client" in error.message.lower()
+def refuses_client(answer: Answer) -> bool:
+    """Whether it is about who we are, not about what we asked: another method may do (A16).
+
+    Some say `invalid_request` when they find no client where they look for one.
+    """
+    if answer.is_success and not (answer.body or {}).get("error"):
+        return False
+    code = error_code(answer.body)
+    if code == "invalid_request":
+        return bool(_CLIENT_WORDS.search(own_words(answer.body or {}, Masker())))
+    return code == "invalid_client" or (answer.status == 401 and not code)
