@@ -14,11 +14,10 @@ import httpx2
 
 from servers.limits import MAX_ERROR_TEXT
 from servers.mcp.types import ConnectionLost, ServerError, ServerUnavailable
-from umpteenth.core.addresses import TargetRefused
+from umpteenth.core.addresses import TargetRefused, literal
 from umpteenth.core.http import public_url
 from umpteenth.core.text import clean
 
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 
 
@@ -155,9 +154,18 @@ def _explain_cause(cause: BaseException, host: str, place: str) -> ServerUnavail
             "Perhaps the server speaks plain http on this port.",
         )
     if isinstance(cause, socket.gaierror):
+        passing = cause.errno == socket.EAI_AGAIN  # nobody said that there is no such name
         return ServerUnavailable(
             f"The host name {host} cannot be resolved: {cause.strerror}.",
-            "Check the spelling of the address.",
+            "Check this machine's name service, or try again later."
+            if passing
+            else "Check the spelling of the address.",
+        )
+    if isinstance(cause, httpx2.ProxyError):
+        return ServerUnavailable(
+            f"The proxy on the way to {place} refused: {words_of(cause)}.",
+            "The environment names it (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY); NO_PROXY names hosts "
+            "that are called without it.",
         )
     if isinstance(cause, ConnectionRefusedError):
         return ServerUnavailable(f"{place} refused the connection.", _refused_hint(host))
@@ -171,12 +179,21 @@ def _explain_cause(cause: BaseException, host: str, place: str) -> ServerUnavail
 
 def _refused_hint(host: str) -> str:
     hint = "Check that the server runs and that the port is right."
-    if host in LOOPBACK_NAMES and any(os.path.exists(mark) for mark in CONTAINER_MARKS):
-        hint += (
-            f" Umpteenth runs in a container, where {host} is the container itself; a server "
+    if not _is_this_machine(host):
+        return hint
+    if any(os.path.exists(mark) for mark in CONTAINER_MARKS):
+        return (
+            f"{hint} Umpteenth runs in a container, where {host} is the container itself; a server "
             "outside of it is reached by the host's name, such as host.docker.internal."
         )
-    return hint
+    return f"{hint} {host} is the machine that Umpteenth runs on, not the one you sit at."
+
+
+def _is_this_machine(host: str) -> bool:
+    address = literal(host)
+    if address is None:
+        return host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def _explain_exchange(error: Exception, url: str) -> ServerUnavailable:

@@ -74,7 +74,35 @@ async def test_a_refused_connection_names_the_place(monkeypatch: pytest.MonkeyPa
     error = await failure(http_settings(f"http://127.0.0.1:{port}/mcp?key=K"))
     assert type(error) is ServerUnavailable
     assert error.message == f"127.0.0.1:{port} refused the connection."
-    assert error.hint == "Check that the server runs and that the port is right."
+    assert error.hint == (
+        "Check that the server runs and that the port is right. 127.0.0.1 is the machine that "
+        "Umpteenth runs on, not the one you sit at."
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("localhost", True),
+        ("app.localhost.", True),
+        ("127.1.2.3", True),
+        ("127.1", True),
+        ("::1", True),
+        ("0.0.0.0", True),
+        ("localhost.example", False),
+        ("192.168.1.1", False),
+    ],
+)
+def test_a_person_is_told_whose_machine_localhost_is(
+    host: str, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P27: a server on the person's own desk is somewhere else."""
+    monkeypatch.setattr(errors, "CONTAINER_MARKS", ())
+    error = httpx2.ConnectError("x")
+    error.__cause__ = ConnectionRefusedError(111, "Connection refused")
+    written = f"[{host}]" if ":" in host else host
+    hint = errors.explain_http(error, f"http://{written}:9/", 30).hint
+    assert ("the machine that Umpteenth runs on" in hint) is here
 
 
 async def test_localhost_inside_a_container_gets_its_own_hint(
@@ -96,6 +124,22 @@ async def test_an_unknown_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert error.message == (
         "The host name nowhere.test cannot be resolved: Name or service not known."
     )
+
+
+def test_a_name_service_that_does_not_answer_is_not_called_a_misspelling() -> None:
+    error = httpx2.ConnectError("x")
+    error.__cause__ = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    explained = errors.explain_http(error, "https://api.example/mcp", 30)
+    assert explained.message == (
+        "The host name api.example cannot be resolved: Temporary failure in name resolution."
+    )
+    assert "name service" in explained.hint
+
+
+def test_a_refusal_of_the_proxy_is_told_from_one_of_the_server() -> None:
+    explained = errors.explain_http(httpx2.ProxyError("403 Forbidden"), "https://h/p", 30)
+    assert explained.message == "The proxy on the way to h refused: 403 Forbidden."
+    assert "NO_PROXY" in explained.hint
 
 
 async def test_plain_http_behind_https_is_explained() -> None:
