@@ -24,15 +24,18 @@ from secrets_vault.errors import SecretError
 from servers import toolcache
 from servers.connecting import connection_settings
 from servers.mcp.types import Asker, ConnectionSettings, ServerError, ServerUnavailable
-from servers.models import Check, Server
-from servers.probe import Found, Probe, Progress
+from servers.models import Check, Login, Server
+from servers.oauth.state import LoginState, login_condition
+from servers.probe import Found, Looked, Probe, Progress
 from servers.queries import QUIET
 from servers.results import (
     failure_columns,
     sentences,
     store_failure,
+    store_looked,
     store_success,
     success_columns,
+    with_looked,
 )
 from servers.spawning import get_spawner
 from umpteenth.accounts.models import User
@@ -140,7 +143,7 @@ def run_check(check_id: UUID, *, ask: Asker | None = None) -> bool:
     except ServerError as error:
         return _fail(check, token, error, Masker({}))
     masker = Masker(mask)
-    probe = Probe(settings, spawn, ask)
+    probe = Probe(settings, spawn, ask, looks_for_login=_looks_for_login(check, settings))
     reason = _follow(check, token, probe, masker)
     return _finish(check, token, probe, reason, masker, settings.warnings)
 
@@ -149,6 +152,19 @@ def _settings(check: Check) -> tuple[ConnectionSettings, dict[str, str]]:
     """A person's test connects as that person, where the server tells people apart (U61)."""
     person = check.requested_by
     return connection_settings(check.server, actor=person.get_username() if person else "")
+
+
+def _looks_for_login(check: Check, settings: ConnectionSettings) -> bool:
+    """P35, P36: at a person's test of a server that has no login, and that nothing else lets in.
+
+    A test that joined a health check under way stays a health check, and those never look.
+    """
+    if check.kind != Check.Kind.PERSON or settings.transport != "http":
+        return False
+    if any(name.lower() == "authorization" for name, _ in settings.headers):
+        return False
+    usable = login_condition(LoginState.USABLE, database_now(), prefix="")
+    return not Login.objects.filter(usable, server=check.server_id).exists()
 
 
 def end_dead(now: datetime) -> int:
@@ -295,9 +311,9 @@ def _finish(
     columns["warnings"] = sentences(list(warnings), masker)
     outcome = probe.outcome
     if isinstance(outcome, Found):
-        return _succeed(check, token, outcome, masker, columns)
+        return _succeed(check, token, outcome, probe.looked, masker, columns)
     if isinstance(outcome, ServerError):
-        return _fail(check, token, outcome, masker, columns)
+        return _fail(check, token, outcome, masker, columns, probe.looked)
     if reason == "limit":
         error = ServerUnavailable(STOPPED_BY_LIMIT, stderr_tail=probe.stderr_tail)
         return _fail(check, token, error, masker, columns)
@@ -305,7 +321,12 @@ def _finish(
 
 
 def _succeed(
-    check: Check, token: str, found: Found, masker: Masker, columns: dict[str, Any]
+    check: Check,
+    token: str,
+    found: Found,
+    looked: Looked | None,
+    masker: Masker,
+    columns: dict[str, Any],
 ) -> bool:
     rows = toolcache.rows_of(check.server_id, found.tools, masker)
     with transaction.atomic():
@@ -315,6 +336,8 @@ def _succeed(
         changes = store_success(
             check.server, found.connection, found.tools, masker=masker, rows=rows
         )
+        if looked is not None:
+            store_looked(check.server, looked, masker=masker)
         kept = success_columns(found.connection, found.tools, changes, masker)
         # The connection lists those about its settings as well.
         kept["warnings"] = list(dict.fromkeys([*columns["warnings"], *kept["warnings"]]))
@@ -330,16 +353,19 @@ def _fail(
     error: ServerError,
     masker: Masker,
     columns: dict[str, Any] | None = None,
+    looked: Looked | None = None,
 ) -> bool:
     with transaction.atomic():
         mine = _mine(check, token).update(
             status=Check.Status.DONE,
             finished_at=database_now(),
-            **failure_columns(error, masker),
+            **failure_columns(with_looked(error, looked), masker),
             **(columns or {}),
         )
         if mine:
             store_failure(check.server, error, masker=masker)
+            if looked is not None:
+                store_looked(check.server, looked, masker=masker)
     return True
 
 

@@ -1,5 +1,7 @@
 """Connects to a server and lists its tools, in a thread with an event loop of its own.
 
+Where it is told to, it looks afterwards for how people log in to the server.
+
 It knows no database: whoever started it reads `progress()` while it lasts and `outcome` at the
 end, and may `stop()` it at any time. The connection is closed, and a stdio server's processes
 are gone, before `wait()` returns True.
@@ -16,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from servers.mcp.types import (
     Asker,
+    Challenge,
     ConnectionSettings,
+    LoginRequired,
     ServerError,
     ServerUnavailable,
     Spawner,
     ToolList,
 )
+from servers.oauth.types import Advertised, DiscoveryFailed
 
 if TYPE_CHECKING:
     from servers.mcp.client import Connection
@@ -46,6 +51,14 @@ class Found:
 @dataclass(frozen=True)
 class Stopped:
     """It was stopped by `stop`."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the search for a login found. Neither: the server has no logins."""
+
+    advertised: Advertised | None = None
+    failure: DiscoveryFailed | None = None
 
 
 Outcome = Found | Stopped | ServerError
@@ -127,12 +140,23 @@ class _Notes:
 
 
 class Probe:
-    """One attempt; `start` once. `ask` answers the server's questions, in the probe's thread."""
+    """One attempt; `start` once. `ask` answers the server's questions, in the probe's thread.
+
+    With `looks_for_login` it also asks a server that has answered, or that wants a login, how
+    people log in; `looked` tells the result, None that it did not come to that.
+    """
 
     def __init__(
-        self, settings: ConnectionSettings, spawn: Spawner | None, ask: Asker | None = None
+        self,
+        settings: ConnectionSettings,
+        spawn: Spawner | None,
+        ask: Asker | None = None,
+        *,
+        looks_for_login: bool = False,
     ) -> None:
         self.outcome: Outcome = Stopped()
+        self.looked: Looked | None = None
+        self._looks_for_login = looks_for_login
         self._settings = settings
         self._spawn = spawn
         self._ask = ask
@@ -196,6 +220,26 @@ class Probe:
             return error
 
     async def _attempt(self) -> Found:
+        try:
+            found = await self._connect()
+        except LoginRequired as error:
+            await self._look(error.challenge or Challenge())
+            raise
+        await self._look(None)
+        return found
+
+    async def _look(self, challenge: Challenge | None) -> None:
+        if not self._looks_for_login:
+            return
+        from servers.oauth.discovery import discover
+
+        self._notes.step("Looking for a login")
+        try:
+            self.looked = Looked(advertised=await discover(self._settings.url, challenge))
+        except DiscoveryFailed as failure:
+            self.looked = Looked(failure=failure)
+
+    async def _connect(self) -> Found:
         # The SDK is heavy: only processes that connect load it.
         from servers.mcp.client import connect
 

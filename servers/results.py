@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.db import transaction
@@ -17,16 +18,27 @@ from servers import pacing, toolcache
 from servers.changes import Changes
 from servers.mcp.types import LoginRequired, ServerError, ToolList
 from servers.models import Check, Server
+from servers.oauth.types import Advertised, DiscoveryFailed
 from umpteenth.core.clock import database_now
 from umpteenth.core.masking import Masker
 from umpteenth.core.text import clean, clean_json
 
 MAX_ERROR = 4000
 MAX_HOW = 300
+MAX_HOST = 260
 MAX_INSTRUCTIONS = 20_000
 MAX_TAIL = 8192  # characters of stderr kept for a failure
 MAX_SENTENCE = 1000
 MAX_SENTENCES = 100
+
+
+class Looked(Protocol):
+    """What a search for a login found: `servers.probe.Looked`."""
+
+    @property
+    def advertised(self) -> Advertised | None: ...
+    @property
+    def failure(self) -> DiscoveryFailed | None: ...
 
 
 class Found(Protocol):
@@ -168,6 +180,41 @@ def _record_start(before: _Before, columns: dict[str, Any]) -> None:
         **columns,
     )
     Check.objects.filter(pk=check.pk).update(created_at=before.now)
+
+
+def store_looked(server: Server, looked: Looked, *, masker: Masker | None = None) -> bool:
+    """Keep what the search for a login found (P47-P51). False if the server was edited meanwhile.
+
+    A search that failed says why, and leaves what an earlier one has found.
+    """
+    masker = masker or Masker({})
+    columns: dict[str, Any]
+    if looked.failure is not None:
+        columns = {"oauth_error": clean(masker.mask(looked.failure.in_full), MAX_ERROR)}
+        if looked.failure.advertised:
+            columns["oauth_advertised"] = True
+    else:
+        found = looked.advertised.as_json() if looked.advertised else {}
+        columns = {
+            "oauth_advertised": looked.advertised is not None,
+            "oauth_found": clean_json(masker.mask_json(found)),
+            "oauth_error": "",
+        }
+    mine = Server.objects.filter(pk=server.pk, connection_version=server.connection_version)
+    return bool(mine.update(**columns))
+
+
+def with_looked(error: ServerError, looked: Looked | None) -> ServerError:
+    """A refusal with what is to be done now that somebody has looked for a login."""
+    if looked is None or not isinstance(error, LoginRequired):
+        return error
+    if looked.failure is not None:
+        return LoginRequired(f"{error.message}\n{looked.failure.in_full}", looked.failure.hint)
+    provider = looked.advertised.provider if looked.advertised else None
+    if provider is None or not provider.metadata_url:  # no more than a guess
+        return error
+    host = urlsplit(provider.authorization_endpoint or provider.token_endpoint).netloc
+    return LoginRequired(error.message, f"Log in at {clean(host, MAX_HOST)}.")
 
 
 def success_columns(

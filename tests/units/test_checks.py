@@ -19,7 +19,7 @@ from servers.checks import cancel_check, end_dead, request_check, run_check, wai
 from servers.connecting import connection_settings
 from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable, ToolList
 from servers.models import Check, Server
-from servers.probe import Found, Outcome, Progress, Stopped
+from servers.probe import Found, Looked, Outcome, Progress, Stopped
 from servers.services import set_enabled, update_server
 from tests.fakes.mcp_helpers import FAKE
 from tests.fakes.mcp_server import TOOLS, Behaviour
@@ -65,10 +65,13 @@ class ScriptedProbe:
         self.outcome = outcome
         self.stderr_tail = "the end of stderr"
         self.stopped = False
+        self.looked: Looked | None = None
         self.shown = Progress([{"label": "Connecting", "ms": None}], "a line")
         self._actions = list(actions)
 
-    def __call__(self, settings: object, spawn: object, ask: object) -> ScriptedProbe:
+    def __call__(
+        self, settings: object, spawn: object, ask: object, *, looks_for_login: bool
+    ) -> ScriptedProbe:
         return self
 
     def start(self) -> None:

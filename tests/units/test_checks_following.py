@@ -42,6 +42,8 @@ def done_here(monkeypatch: pytest.MonkeyPatch) -> list[Asker | None]:
         def __init__(self, *, target: Any, **_: Any) -> None:
             self.start = target
 
+        def join(self, timeout: float | None = None) -> None: ...
+
     monkeypatch.setattr(following, "run_check", run_check)
     monkeypatch.setattr(threading, "Thread", AtOnce)
     monkeypatch.setattr(connections, "close_all", lambda: None)

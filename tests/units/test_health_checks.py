@@ -398,8 +398,10 @@ class TestRunning:
 
         class Probe:
             stderr_tail = ""
+            looked = None
 
-            def __init__(self, *_: Any) -> None:
+            def __init__(self, *_: Any, looks_for_login: bool) -> None:
+                assert not looks_for_login, "health checks never do (P36)"
                 self.outcome = outcomes.pop(0)
 
             def start(self) -> None: ...
