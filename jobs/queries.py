@@ -13,6 +13,8 @@ from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from jobs.models import Attachment, Job, Run, RunEvent, StateEntry
+from servers.oauth.shown import login_problem
+from servers.queries import listed_servers
 from umpteenth.core import clock
 
 RUNS_A_PAGE = 50
@@ -44,9 +46,20 @@ _LIST_FIELDS = (
 
 def jobs_for_list(search: str = "") -> QuerySet[Job]:
     jobs = Job.objects.defer("script").prefetch_related(
-        Prefetch("attachments", Attachment.objects.select_related("server").order_by("id"))
+        Prefetch("attachments", with_servers(Attachment.objects.order_by("id")))
     )
     return jobs.filter(name__icontains=search) if search else jobs
+
+
+def with_servers(attachments: QuerySet[Attachment]) -> QuerySet[Attachment]:
+    """With what pages say of each server and its login, in one more query for all of them."""
+    return attachments.prefetch_related(Prefetch("server", listed_servers()))
+
+
+def note_logins(attachments: Iterable[Attachment], now: datetime) -> None:
+    """Set `login_problem` where runs cannot use the login of a server, or soon cannot."""
+    for item in attachments:
+        item.login_problem = login_problem(item.server, now)
 
 
 def recent_runs(jobs: Sequence[Job]) -> dict[UUID, list[Run]]:

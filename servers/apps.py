@@ -12,6 +12,7 @@ class ServersConfig(AppConfig):
         from servers.oauth import store
         from servers.private import KIND
         from servers.wiring import (
+            ending_logins,
             first_step,
             search_servers,
             servers_using_secrets,
@@ -28,3 +29,4 @@ class ServersConfig(AppConfig):
         register_source(search_servers)
         register_step(first_step)
         register_panel(trouble)
+        register_panel(ending_logins)

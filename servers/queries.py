@@ -58,9 +58,7 @@ def find_servers(
 ) -> QuerySet[Server]:
     """Servers for the list, by name; each with `check_under_way`, the id of its running test."""
     now = clock.now()
-    servers = with_logins(Server.objects.all()).annotate(
-        check_under_way=_check_under_way(), token_exists=token_exists()
-    )
+    servers = listed_servers().annotate(check_under_way=_check_under_way())
     for word in q.split()[:10]:
         servers = servers.filter(
             Q(name__icontains=word)
@@ -85,11 +83,12 @@ def find_servers(
     return servers
 
 
-def with_logins(servers: QuerySet[Server]) -> QuerySet[Server]:
-    """The same, with the columns that lists show, those of their logins included."""
-    return servers.select_related("login").only(
-        *LISTED, "login__server", *(f"login__{name}" for name in OF_LOGIN)
-    )
+def listed_servers() -> QuerySet[Server]:
+    """With the columns that lists show, and all that tells what their logins are worth: nobody
+    has to ask for each of them."""
+    columns = (*LISTED, "login__server", *(f"login__{name}" for name in OF_LOGIN))
+    servers = Server.objects.select_related("login").only(*columns)
+    return servers.annotate(token_exists=token_exists())
 
 
 def login_ends(now: datetime) -> Q:
@@ -100,8 +99,8 @@ def login_ends(now: datetime) -> Q:
 
 def logins_about_to_end(now: datetime) -> tuple[list[Server], int]:
     """Enabled servers with such a login, the one that ends first in front, and how many."""
-    servers = Server.objects.filter(login_ends(now), enabled=True)
-    shown = with_logins(servers).order_by(F("login__expires_at").asc(nulls_last=True), "pk")
+    servers = listed_servers().filter(login_ends(now), enabled=True)
+    shown = servers.order_by(F("login__expires_at").asc(nulls_last=True), "pk")
     found = list(shown[: TROUBLES + 1])
     return found[:TROUBLES], len(found) if len(found) <= TROUBLES else servers.count()
 
@@ -110,6 +109,7 @@ def changed_servers(since: datetime, *, limit: int) -> list[UUID]:
     """Servers that were checked, edited or asked about after this moment, `limit` at most."""
     asked = Check.objects.filter(created_at__gt=since).values("server_id")
     news = Q(checked_at__gt=since) | Q(updated_at__gt=since) | Q(pk__in=asked)
+    news |= Q(login__logged_in_at__gt=since) | Q(login__ended_at__gt=since)
     return list(Server.objects.filter(news).order_by().values_list("pk", flat=True)[:limit])
 
 

@@ -1,5 +1,5 @@
-"""What this room tells lower ones: which servers use a secret, search hits, a first step, and
-which servers are in trouble."""
+"""What this room tells lower ones: which servers use a secret, search hits, a first step,
+which servers are in trouble, and which logins are about to end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from django.urls import reverse
 
 from secrets_vault.services import Usage
 from servers.models import Server
-from servers.queries import find_servers, servers_in_trouble
+from servers.oauth.shown import shown_login
+from servers.queries import find_servers, logins_about_to_end, servers_in_trouble
 from umpteenth.accounts.models import User
 from umpteenth.accounts.search import Hit, matches
+from umpteenth.core import clock
 from umpteenth.core.htmx import Request
 
 MOST_HITS = 10
@@ -51,6 +53,21 @@ def first_step(request: Request) -> dict[str, Any]:
         "url": reverse("servers:create" if request.user.is_administrator else "servers:list"),
         "action": "Add server" if request.user.is_administrator else "See servers",
         "done": Server.objects.exists(),
+    }
+
+
+def ending_logins(request: Request) -> dict[str, Any] | None:
+    """The dashboard's panel of logins that work and may not do so for long."""
+    now = clock.now()
+    servers, count = logins_about_to_end(now)
+    if not servers:
+        return None
+    rows = [shown_login(server, now, with_provider=False) for server in servers]
+    return {
+        "template": "servers/ending_logins.html",
+        "wide": True,
+        "logins": rows,
+        "count": count,
     }
 
 

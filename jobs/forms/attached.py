@@ -22,8 +22,11 @@ from jobs.services import AttachmentData, SecretData
 from secrets_vault.models import Secret
 from secrets_vault.services import may_use
 from servers.models import Server, Tool
+from servers.oauth.shown import login_problem
 from servers.policy import TRUST_LEVELS, Policy
+from servers.status import token_exists
 from umpteenth.accounts.models import User
+from umpteenth.core import clock
 from umpteenth.core.text import clean
 
 MAX_ROWS = 200
@@ -61,6 +64,8 @@ class AttachmentRow:
     tools: list[ToolChoice] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     is_late: bool = False
+    # Why runs cannot use the login of the server, or soon cannot.
+    login_problem: str = ""
 
     @property
     def is_tested(self) -> bool:
@@ -145,7 +150,9 @@ def attachment_rows(
 
     Of more than `MAX_LISTED` tools the checklist is left out, unless the server is in `listed`.
     """
-    servers = Server.objects.defer("private", "instructions").in_bulk([pk for pk, _ in chosen])
+    found = Server.objects.select_related("login").annotate(token_exists=token_exists())
+    found = found.defer("private", "instructions", "login__private")
+    servers = found.in_bulk([pk for pk, _ in chosen])
     tools: dict[UUID, list[Tool]] = {}
     # Not their schemas: a server may have thousands of tools.
     light = Tool.objects.only("server", "name", "read_only", "destructive", "open_world")
@@ -164,6 +171,7 @@ def _row(
     server: Server, allowed: tuple[str, ...] | None, tools: list[Tool], is_listed: bool
 ) -> AttachmentRow:
     row = AttachmentRow(server, allowed, frozenset(tool.name for tool in tools))
+    row.login_problem = login_problem(server, clock.now())
     row.is_late = len(tools) > MAX_LISTED and not is_listed
     if not row.is_late:
         picked = row.offered if allowed is None else set(allowed)

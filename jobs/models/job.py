@@ -80,6 +80,9 @@ class Attachment(models.Model):
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="attachments")
     allowed_tools = models.JSONField(null=True)
 
+    # What a page says of the server's login: why runs cannot use it, or soon cannot.
+    login_problem: str = ""
+
     class Meta:
         ordering = ["id"]
         constraints = [models.UniqueConstraint(fields=["job", "server"], name="server_once_a_job")]

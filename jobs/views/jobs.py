@@ -43,6 +43,8 @@ def job_list(request: Request) -> HttpResponse:
     jobs = list(page.object_list)
     recent = queries.recent_runs(jobs)
     now = clock.now()
+    for job in jobs:
+        queries.note_logins(job.attachments.all(), now)
     rows = [
         {
             "job": job,
@@ -96,7 +98,8 @@ def _attachments(job: Job) -> list[tuple[Attachment, list[str]]]:
     gone: dict[str, list[str]] = {}
     for server, tool in services.unlisted_tools(job):
         gone.setdefault(server, []).append(tool)
-    rows = job.attachments.select_related("server")
+    rows = list(queries.with_servers(job.attachments.all()))
+    queries.note_logins(rows, clock.now())
     return [(row, gone.get(row.server.name, [])) for row in rows]
 
 

@@ -160,6 +160,19 @@ def shown_login(server: Server, now: datetime, *, with_provider: bool = True) ->
     )
 
 
+def login_problem(server: Server, now: datetime) -> str:
+    """Why runs cannot use the login of a server, or soon cannot; empty where all is well."""
+    shown = shown_login(server, now, with_provider=False)
+    if shown.warning:
+        return shown.warning
+    if shown.auth == Auth.LOGIN_EXPIRED:
+        return "The login has expired. Log in again under MCP Servers."
+    wants = shown.is_over or server.state == Server.State.LOGIN_REQUIRED
+    if shown.auth == Auth.NOT_LOGGED_IN and wants and shown.is_by_person:
+        return "Nobody is logged in. Log in under MCP Servers."
+    return ""
+
+
 def read_advertised(server: Server) -> Advertised | None:
     """What was found; None where nothing was, or another version wrote it."""
     if not server.oauth_found:
