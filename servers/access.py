@@ -1,8 +1,8 @@
 """Who may do what with servers. Services ask here, so that no page, command or import can forget.
 
 Members see and test servers; whoever may write a command chooses what runs (I19), so
-only administrators create, change, duplicate, switch and delete. That holds for Unix sockets
-too, which lead into whatever listens on this machine (U12).
+only administrators create, change, duplicate, switch, delete and log in. That holds for Unix
+sockets too, which lead into whatever listens on this machine (U12).
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ def may_manage(person: User | None) -> bool:
 def require_manager(person: User | None) -> None:
     if not may_manage(person):
         raise NotAllowed("Only administrators can change MCP servers. Ask one of them.")
+
+
+def require_to_log_in(person: User | None) -> None:
+    """A login is the server's: all jobs use it, so that it is made by who may change the server."""
+    if not may_manage(person):
+        raise NotAllowed(
+            "Only administrators can log in to MCP servers, for everybody's jobs. "
+            "Ask an administrator to log in."
+        )
 
 
 def sockets_problem() -> str:

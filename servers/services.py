@@ -21,6 +21,7 @@ from servers.access import require_manager, sockets_problem
 from servers.connecting import connection_settings as connection_settings
 from servers.definition import (
     HTTP,
+    MACHINE,
     MAX_NAME,
     OVER_HTTP,
     STDIO,
@@ -34,7 +35,7 @@ from servers.definition import (
 )
 from servers.kept import client_problems, kept_problems, merged, read_private_or_empty
 from servers.models import Check, Server, Tool
-from servers.oauth import own_client
+from servers.oauth import ending, own_client
 from servers.options import BY_NAME
 from servers.policy import Policy, tidied
 from servers.private import Pairs, Private, private_columns
@@ -43,6 +44,7 @@ from servers.renaming import rename_notes as rename_notes
 from servers.results import store_failure as store_failure
 from servers.results import store_success as store_success
 from servers.status import auth_status as auth_status
+from servers.targets import target_problems
 from servers.usage import Usage
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
@@ -85,6 +87,7 @@ def create_server(*, actor: User | None, data: ServerData) -> Server:
     require_manager(actor)
     data = _tidy(data)
     _raise_if_any({**check(data), **_socket_problems(data), **client_problems(data, Private())})
+    _raise_if_any(target_problems(data))
     server = Server(pk=new_id(), updated_by=actor)
     private = merged(data, Private())
     _fill(server, {**_plain_columns(data, server), **private_columns(private, server.pk)})
@@ -121,6 +124,7 @@ def update_server(
     data = _tidy(data)
     stored = read_private_or_empty(current)
     _raise_if_any({**check(data), **_socket_problems(data), **kept_problems(data, current, stored)})
+    _raise_if_any(target_problems(data))
     if not renaming_confirmed and (notes := rename_notes(current, data.name)):
         raise RenameUnconfirmed(current, data.name, notes)
     private = merged(data, stored)
@@ -194,11 +198,12 @@ def duplicate_server(server: Server, *, actor: User | None) -> Server:
 
 
 def delete_server(server: Server, *, actor: User | None) -> None:
-    """Delete it with its tools, checks and attachments."""
+    """Delete it with its tools, checks, attachments and login."""
     require_manager(actor)
     with transaction.atomic():
         _lock_with_checks(server)
         _audit(actor, "server.delete", server)
+        ending.forget_server(server)
         server.delete()
 
 
@@ -302,6 +307,8 @@ _UNTESTED_BY = {
     *(f"options.{name}" for name in catalogue.NOT_TESTED),
 }
 _ENDPOINT = {"transport", "url", "socket_path", "command"}
+# A login is for one server and one client (P53).
+_LOGIN = {"transport", "url", "query", "oauth_kind", "oauth_client_id"}
 # Parts of `Private`.
 _PRIVATE = ("query", "headers", "env", "client_secret")
 
@@ -338,6 +345,13 @@ def _consequences(changed: set[str]) -> dict[str, Any]:
     return columns
 
 
+def _ends_login(current: Server, changed: set[str]) -> bool:
+    """A client that logs in by itself does so anew with whatever else it is given."""
+    if current.oauth_kind == MACHINE and changed & {"client_secret", "oauth_scopes"}:
+        return True
+    return bool(changed & _LOGIN)
+
+
 def _store_edit(
     current: Server, actor: User | None, columns: dict[str, Any], changed: set[str]
 ) -> Server:
@@ -357,7 +371,9 @@ def _store_edit(
                 Tool.objects.filter(server_id=current.pk).delete()
             if "connection_version" in columns:
                 health.wake(current)
-            _audit(actor, "server.update", current, changed=sorted(changed))
+            ended = _ends_login(current, changed) and ending.end_logins(current)
+            told = {"login": "ended"} if ended else {}
+            _audit(actor, "server.update", current, changed=sorted(changed), **told)
     except IntegrityError:
         raise _name_taken(columns["name"]) from None
     return _reload(current.pk)

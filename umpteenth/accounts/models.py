@@ -134,6 +134,8 @@ AUDIT_WORDS = {
     "deactivate": "deactivated",
     "activate": "activated",
     "revoke": "revoked",
+    "login": "logged in to",
+    "logout": "logged out of",
 }
 
 

@@ -1,0 +1,122 @@
+"""Logins end: somebody logs out, edits or deletes the server (P52, P53). What the provider gave
+out is given back to it, where it takes it (RFC 7009), without anybody waiting for that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from threading import Thread
+
+from django.db import transaction
+from django.db.models import F
+
+from secrets_vault.crypto import CryptoError
+from secrets_vault.errors import SecretError
+from servers import health
+from servers.access import require_to_log_in
+from servers.models import Login, PendingLogin, Server
+from servers.oauth import registrations
+from servers.oauth.grants import revoke
+from servers.oauth.operator import operator_secret
+from servers.oauth.store import read_login
+from servers.oauth.types import Client, LoginSecrets, OAuthError
+from umpteenth.accounts.models import User
+from umpteenth.accounts.services import record_audit
+from umpteenth.core.deadlines import timeout
+
+logger = logging.getLogger(__name__)
+
+REVOKED_WITHIN = 10.0  # seconds; a process that is to end waits no longer for it
+
+
+def log_out(server: Server, *, actor: User | None) -> bool:
+    """Remove the login, whatever the provider says to it; False if there was none (P52).
+
+    Raises `NotAllowed`. `actor` None is the command line.
+    """
+    require_to_log_in(actor)
+    with transaction.atomic():
+        # The server first, as whoever finishes a login does.
+        list(Server.objects.select_for_update().filter(pk=server.pk).values_list("pk"))
+        login = Login.objects.filter(server=server).first()
+        if login is None:
+            return False
+        end_logins(server)
+        Server.objects.filter(pk=server.pk).update(
+            connection_version=F("connection_version") + 1,
+            state=Server.State.UNTESTED,
+            last_error="",
+            failures=0,
+            oauth_wanted="",
+        )
+        health.wake(server)
+        record_audit(
+            actor=actor,
+            action="server.logout",
+            kind="server",
+            object_id=str(server.pk),
+            object_name=server.name,
+            details={"issuer": login.issuer, "client": login.client_kind},
+        )
+    return True
+
+
+def end_logins(server: Server) -> bool:
+    """Within the transaction that makes them another server's, or nobody's: the login and those
+    that were begun go, and after the commit the provider is told. Whether there was a login.
+
+    `server` is as it was until now: its client's secret is needed once more.
+    """
+    PendingLogin.objects.filter(server=server).delete()
+    tell = _prepare_revocation(server)
+    deleted, _ = Login.objects.filter(server=server).delete()
+    if tell is not None:
+        transaction.on_commit(tell)
+    return bool(deleted)
+
+
+def forget_server(server: Server) -> None:
+    """Before it is deleted."""
+    end_logins(server)
+    registrations.of_server(server.pk).delete()
+
+
+def _prepare_revocation(server: Server) -> Callable[[], object] | None:
+    """What tells the provider; None where it cannot be told."""
+    try:
+        stored = read_login(server.pk)
+        if stored is None or not stored.secrets.provider.revocation_endpoint:
+            return None
+        client = stored.secrets.client
+        if client.kind == "operator":
+            endpoint = stored.secrets.provider.revocation_endpoint
+            client = replace(client, secret=operator_secret(server, endpoint))
+    except (CryptoError, SecretError, KeyError, TypeError) as error:
+        logger.warning("The login of %s is not revoked: %s", server.name, error)
+        return None
+    return partial(revoke_later, stored.secrets, client)
+
+
+def revoke_later(login: LoginSecrets, client: Client) -> Thread:
+    """In a thread of its own, which a process that ends waits for."""
+    thread = Thread(target=_revoke, args=(login, client), name="revoke-login")
+    thread.start()
+    return thread
+
+
+def _revoke(login: LoginSecrets, client: Client) -> None:
+    async def bounded() -> None:
+        async with timeout(REVOKED_WITHIN):
+            await revoke(login, client)
+
+    issuer = login.provider.issuer
+    try:
+        asyncio.run(bounded())
+        logger.info("The tokens of a login at %s are revoked.", issuer)
+    except TimeoutError:
+        logger.info("%s did not revoke the tokens of a login in time.", issuer)
+    except OAuthError as error:
+        logger.info("%s did not revoke the tokens of a login: %s", issuer, error)
