@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, Self
 
+from umpteenth.core.text import with_full_stop
+
 # Who made the client, in the order of preference (P54-P57).
 ClientKind = Literal["operator", "document", "registered"]
 AuthMethod = Literal["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
@@ -153,6 +155,11 @@ class OAuthError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    @property
+    def words(self) -> str:
+        """Both in one text, as a toast shows them."""
+        return f"{with_full_stop(self.message)} {self.hint}".strip()
 
 
 class DiscoveryFailed(OAuthError):

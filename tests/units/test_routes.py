@@ -229,7 +229,8 @@ ROUTES: dict[str, Route] = {
     "servers:log_out": Route(SEE_OTHER, FORBIDDEN, OK, _logged_in),
     "servers_api:oauth_login": api_administrators_action(_server),
     "servers_api:oauth_logout": api_administrators_action(_server),
-    "servers_api:oauth_callback": Route(NOT_FOUND, NOT_FOUND, NOT_FOUND, _server),
+    # An answer that nobody asked for leads to the list, which says so (303).
+    "servers_api:oauth_callback": Route(FORBIDDEN, 303, 303, _server),
     "servers_api:oauth_client": Route(NOT_FOUND, NOT_FOUND, NOT_FOUND, _server),
     # REST API
     "api:about": api(),

@@ -1,0 +1,338 @@
+"""A person logs in: to the provider, and back with tokens (issue 4, sections 2 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+import pytest
+import time_machine
+
+from secrets_vault.services import SecretData, create_secret
+from servers.access import NotAllowed
+from servers.definition import HTTP, MACHINE, OAuthClientData, ServerData
+from servers.models import Login, PendingLogin, RegisteredClient, Server
+from servers.oauth.login import Outcome, begin_login, finish_login
+from servers.oauth.store import read_login
+from servers.oauth.types import ClientNeeded, OAuthError
+from servers.services import create_server, current_data, update_server
+from tests.fakes.mcp_http import running
+from tests.fakes.oauth_server import OAuthServer, Variant
+from umpteenth.accounts.models import AuditEntry, User
+from umpteenth.core.clock import database_now
+
+pytestmark = pytest.mark.django_db
+
+HERE = "http://127.0.0.1:8080"
+SESSION = "session-of-alice"
+
+
+@pytest.fixture
+def fake() -> Iterator[OAuthServer]:
+    with running(OAuthServer()) as server:
+        yield server
+
+
+def server_at(fake: OAuthServer, **client: Any) -> Server:
+    oauth = OAuthClientData(**client)
+    return create_server(actor=None, data=ServerData("notes", HTTP, url=fake.url, oauth=oauth))
+
+
+def begin(server: Server, person: User, **values: Any) -> str:
+    values = {"session_key": SESSION, "base_url": HERE, **values}
+    return begin_login(server, person=person, **values)
+
+
+def finish(server: Server, person: User, back: str, **values: Any) -> Outcome:
+    """`back` is where the provider sent the browser to."""
+    values = {"session_key": SESSION, "params": parse_qs(urlsplit(back).query), **values}
+    return finish_login(server.pk, person=person, **values)
+
+
+def log_in(fake: OAuthServer, server: Server, person: User, **values: Any) -> Login:
+    finish(server, person, fake.visit(begin(server, person, **values)))
+    return Login.objects.get(server=server)
+
+
+def asked(address: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(address).query, keep_blank_values=True))
+
+
+def test_a_login_ends_with_encrypted_tokens_that_the_server_takes(
+    fake: OAuthServer, alice: User
+) -> None:
+    """P39, P43, P54: registered by itself, as Umpteenth."""
+    server = server_at(fake)
+    login = log_in(fake, server, alice)
+    stored = read_login(server.pk)
+    assert stored is not None
+    tokens = stored.tokens
+    assert fake.grants.family_of(tokens.access_token) is not None
+    assert tokens.access_token.encode() not in bytes(login.private)
+    assert (login.issuer, login.client_kind, login.logged_in_by) == (
+        fake.issuer,
+        "registered",
+        alice,
+    )
+    assert login.can_refresh
+    client = fake.grants.clients[stored.secrets.client.client_id]
+    assert client.name == "Umpteenth"
+    assert client.redirect_uris == [f"{HERE}/api/mcp-servers/{server.pk}/oauth/callback"]
+    entry = AuditEntry.objects.get(action="server.login")
+    assert (entry.actor, entry.details) == (alice, {"issuer": fake.issuer, "client": "registered"})
+
+
+def test_the_provider_is_asked_with_pkce_state_and_the_resource_byte_for_byte(
+    fake: OAuthServer, alice: User
+) -> None:
+    """RFC 7636, RFC 8707, A04."""
+    server = server_at(fake)
+    first, second = asked(begin(server, alice)), asked(begin(server, alice))
+    assert first["resource"] == fake.resource
+    assert first["code_challenge_method"] == "S256"
+    assert first["response_type"] == "code"
+    assert len(first["state"]) >= 40
+    assert "scope" not in first
+    assert first["state"] != second["state"]
+    assert first["code_challenge"] != second["code_challenge"]
+
+
+def test_what_the_database_holds_of_a_login_under_way_lets_nobody_finish_it(
+    fake: OAuthServer, alice: User
+) -> None:
+    address = begin(server_at(fake), alice)
+    row = PendingLogin.objects.values().get()
+    state = asked(address)["state"]
+    assert state not in repr({**row, "private": bytes(row["private"])})
+    assert SESSION not in repr(row)
+
+
+def test_a_login_makes_what_a_test_without_it_found_untrue(fake: OAuthServer, alice: User) -> None:
+    server = server_at(fake)
+    Server.objects.update(state=Server.State.LOGIN_REQUIRED, last_error="401", failures=3)
+    log_in(fake, server, alice)
+    after = Server.objects.get()
+    assert (after.state, after.last_error, after.failures) == ("untested", "", 0)
+    assert after.connection_version == server.connection_version + 1
+    assert after.version == server.version  # an edit that is open on a page can still be saved
+
+
+def test_what_was_found_on_the_way_is_stored(fake: OAuthServer, alice: User) -> None:
+    begin(server_at(fake), alice)
+    server = Server.objects.get()
+    assert server.oauth_advertised is True
+    assert server.oauth_found["provider"]["issuer"] == fake.issuer
+
+
+def test_discovery_runs_anew_at_each_login(fake: OAuthServer, alice: User) -> None:
+    """The provider has moved meanwhile."""
+    server = server_at(fake)
+    begin(server, alice)
+    fake.variant.issuer_path = "/moved"
+    address = begin(Server.objects.get(), alice)
+    assert urlsplit(address).path == "/moved/authorize"
+
+
+def test_a_registration_is_used_again(fake: OAuthServer, alice: User) -> None:
+    """A30: for the same issuer and address."""
+    server = server_at(fake)
+    clients = {asked(begin(server, alice))["client_id"] for _ in range(3)}
+    assert len(clients) == 1
+    assert fake.count("register") == 1
+
+
+def test_another_address_of_ours_registers_anew(fake: OAuthServer, alice: User) -> None:
+    """A30: the provider insists on the redirect URI that it knows."""
+    server = server_at(fake)
+    log_in(fake, server, alice)
+    log_in(fake, server, alice, base_url="http://localhost:9090")
+    assert fake.count("register") == 2
+    assert RegisteredClient.objects.count() == 2
+
+
+def test_register_again_forgets_the_client_first(fake: OAuthServer, alice: User) -> None:
+    """A29: the way out where a provider shows its own page for a client that it has forgotten."""
+    server = server_at(fake)
+    begin(server, alice)
+    fake.forget_clients()
+    with pytest.raises(AssertionError, match="Unrecognized client_id"):
+        fake.visit(begin(server, alice))
+    login = log_in(fake, server, alice, register_again=True)
+    assert login.client_kind == "registered"
+    assert RegisteredClient.objects.count() == 1
+
+
+def test_a_client_that_is_forgotten_before_the_exchange_is_registered_again_once(
+    fake: OAuthServer, alice: User
+) -> None:
+    """A29: invalid_client at the token endpoint; the code belongs to the old client."""
+    server = server_at(fake)
+    back = fake.visit(begin(server, alice))
+    fake.forget_clients()
+    outcome = finish(server, alice, back)
+    assert asked(outcome.again)["client_id"] in fake.grants.clients
+    assert not Login.objects.exists()
+    back = fake.visit(outcome.again)
+    fake.forget_clients()
+    with pytest.raises(OAuthError):  # no third client
+        finish(server, alice, back)
+    assert fake.count("register") == 2
+    assert not RegisteredClient.objects.exists()
+
+
+def test_a_client_registered_again_logs_in(fake: OAuthServer, alice: User) -> None:
+    server = server_at(fake)
+    back = fake.visit(begin(server, alice))
+    fake.forget_clients()
+    again = finish(server, alice, back).again
+    assert finish(server, alice, fake.visit(again)).again == ""
+    assert Login.objects.get().client_kind == "registered"
+
+
+def test_without_registration_the_error_asks_for_a_client_id(alice: User) -> None:
+    """P55, word for word."""
+    with running(OAuthServer(Variant(registration="none"))) as fake:
+        server = server_at(fake)
+        with pytest.raises(ClientNeeded) as caught:
+            begin(server, alice)
+    assert (
+        "the authorization server doesn't support dynamic client registration, so the server "
+        "needs an OAuth client ID" in str(caught.value)
+    )
+    assert not PendingLogin.objects.exists()
+
+
+def test_the_operators_client_wins_and_its_secret_is_a_reference(
+    fake: OAuthServer, alice: User
+) -> None:
+    """P56, P57: nothing is registered, and the secret's value is stored nowhere."""
+    create_secret(actor=None, name="CLIENT_SECRET", data=SecretData("value-of-the-secret"))
+    server = server_at(fake, client_id="ours", secret="{{secret:CLIENT_SECRET}}")
+    callback = f"{HERE}/api/mcp-servers/{server.pk}/oauth/callback"
+    fake.add_client("ours", secret="value-of-the-secret", redirect_uris=[callback])
+    login = log_in(fake, server, alice)
+    stored = read_login(server.pk)
+    assert stored is not None
+    assert (login.client_kind, stored.secrets.client.client_id) == ("operator", "ours")
+    assert stored.secrets.client.secret == ""
+    assert fake.count("register") == 0
+
+
+def test_a_client_secret_that_does_not_resolve_fails_before_anybody_leaves(
+    fake: OAuthServer, alice: User
+) -> None:
+    """E05: it is named; U24-U27: a secret may be meant for other hosts."""
+    server = server_at(fake, client_id="ours", secret="{{secret:MISSING}}")
+    with pytest.raises(OAuthError, match="MISSING not found"):
+        begin(server, alice)
+    scope = SecretData("x", allowed_hosts=["elsewhere.example"])
+    create_secret(actor=None, name="MISSING", data=scope)
+    with pytest.raises(OAuthError, match="MISSING may not be used for"):
+        begin(server, alice)
+
+
+def test_the_operators_scopes_replace_what_the_server_asks_for(alice: User) -> None:
+    """P58."""
+    with running(OAuthServer(Variant(challenge_scope="mcp", resource_scopes=("mcp",)))) as fake:
+        found = asked(begin(server_at(fake), alice))
+        assert found["scope"] == "mcp"
+        server = Server.objects.get()
+        data = current_data(server)
+        data = ServerData(**{**vars(data), "oauth": OAuthClientData(scopes=" read \n write ")})
+        server = update_server(server, actor=None, data=data, version=server.version)
+        assert asked(begin(server, alice))["scope"] == "read write"
+
+
+def test_a_login_for_more_rights_asks_for_what_it_had_and_what_was_missing(alice: User) -> None:
+    """403 insufficient_scope: rights are added, none is lost."""
+    with running(OAuthServer(Variant(resource_scopes=("basic",)))) as fake:
+        server = server_at(fake)
+        log_in(fake, server, alice)
+        Server.objects.update(oauth_wanted="write")
+        fake.variant.resource_scopes = ()
+        found = asked(begin(Server.objects.get(), alice))
+    assert found["scope"].split() == ["basic", "write"]
+
+
+def test_invalid_scope_leads_to_the_provider_once_more_without_scopes(alice: User) -> None:
+    variant = Variant(resource_scopes=("odd",), refuses_scopes=True)
+    with running(OAuthServer(variant)) as fake:
+        server = server_at(fake)
+        outcome = finish(server, alice, fake.visit(begin(server, alice)))
+        assert "scope" not in asked(outcome.again)
+        assert finish(server, alice, fake.visit(outcome.again)).again == ""
+    assert Login.objects.exists()
+
+
+def test_invalid_scope_twice_is_told(alice: User) -> None:
+    variant = Variant(resource_scopes=("odd",), decision="invalid_scope")
+    with running(OAuthServer(variant)) as fake:
+        server = server_at(fake)
+        again = finish(server, alice, fake.visit(begin(server, alice))).again
+        with pytest.raises(OAuthError, match="invalid_scope"):
+            finish(server, alice, fake.visit(again))
+
+
+def test_the_operators_own_scopes_are_not_dropped(alice: User) -> None:
+    """Whoever asks for scopes must learn that they are refused (P58)."""
+    with running(OAuthServer(Variant(refuses_scopes=True))) as fake:
+        server = server_at(fake, scopes="odd")
+        with pytest.raises(OAuthError, match="invalid_scope") as caught:
+            finish(server, alice, fake.visit(begin(server, alice)))
+    assert "Correct the scopes" in caught.value.hint
+
+
+def test_members_do_not_log_in(fake: OAuthServer, alice: User, bob: User) -> None:
+    server = server_at(fake)
+    with pytest.raises(NotAllowed, match="Ask an administrator"):
+        begin(server, bob)
+    back = fake.visit(begin(server, alice))
+    User.objects.filter(pk=alice.pk).update(role=User.Role.MEMBER)
+    alice.refresh_from_db()
+    with pytest.raises(NotAllowed):  # no longer an administrator when coming back
+        finish(server, alice, back)
+    assert fake.count("token") == 0
+
+
+@pytest.mark.parametrize("how", ["header", "token_ref", "machine", "stdio"])
+def test_where_a_login_would_not_be_used_none_is_begun(
+    how: str, fake: OAuthServer, alice: User
+) -> None:
+    """P35, P49."""
+    server = server_at(fake)
+    if how == "header":
+        server.has_authorization = True
+    elif how == "token_ref":
+        create_secret(actor=None, name="TOKEN", data=SecretData("x"))
+        server.token_name = "TOKEN"
+    elif how == "machine":
+        server.oauth_kind = MACHINE
+    else:
+        server.transport = "stdio"
+    with pytest.raises(OAuthError):
+        begin(server, alice)
+    assert fake.count("authorize") == 0
+    assert not PendingLogin.objects.exists()
+
+
+def test_a_login_lasts_ten_minutes(fake: OAuthServer, alice: User) -> None:
+    """P42."""
+    server = server_at(fake)
+    back = fake.visit(begin(server, alice))
+    with (
+        time_machine.travel(database_now() + timedelta(minutes=10, seconds=1), tick=False),
+        pytest.raises(OAuthError, match="longer than 10 minutes"),
+    ):
+        finish(server, alice, back)
+    assert fake.count("token") == 0
+
+
+def test_a_login_just_in_time_counts(fake: OAuthServer, alice: User) -> None:
+    """P42."""
+    server = server_at(fake)
+    back = fake.visit(begin(server, alice))
+    with time_machine.travel(database_now() + timedelta(minutes=9, seconds=50), tick=False):
+        finish(server, alice, back)
+    assert Login.objects.exists()
