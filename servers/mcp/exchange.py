@@ -1,7 +1,8 @@
 """Single HTTP exchanges with one server: credentials, redirects and refusals.
 
-Headers of the settings go only to the server's own origin. A redirect is followed where origin,
-method and body stay the same; any other is refused with a sentence that says where it points (B12).
+Headers of the settings and tokens of a login go only to the server's own origin. A redirect is
+followed where origin, method and body stay the same; any other is refused with a sentence that
+says where it points (B12). What a 401 means for a login, `servers.mcp.bearer` knows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import httpx2
 from mcp_types import JSONRPCError
 
 from servers.limits import request_limit
+from servers.mcp.bearer import Bearer, Refusal, challenge_of, wants_more_rights
 from servers.mcp.bodies import (
     OFFERED_CODINGS,
     charset_of,
@@ -41,8 +43,10 @@ from servers.mcp.errors import (
 )
 from servers.mcp.messages import decode_json, read_messages
 from servers.mcp.types import (
+    Challenge,
     ConnectionSettings,
     LoginRequired,
+    MoreRightsRequired,
     ServerError,
     ServerUnavailable,
 )
@@ -57,6 +61,7 @@ MAX_REDIRECTS: Final = 5
 MAX_COOKIES: Final = 50
 MAX_REFUSAL_BYTES: Final = 64 * 1024
 MAX_REFUSAL_TEXT: Final = 8 * 1024  # characters; patterns on a hostile page take their time
+MAX_SCOPES_SHOWN: Final = 500
 REFUSAL_SECONDS: Final = 5.0
 # A busy server is waited for once, and not longer (connect and list only).
 MAX_RETRY_AFTER: Final = 5.0
@@ -70,7 +75,6 @@ CHECK_HOST: Final = (
     "take localhost only with a port, such as http://localhost:8000/mcp."
 )
 _CREDENTIAL: Final = re.compile(r"auth|token|key|secret|cookie|password|credential", re.IGNORECASE)
-_CHALLENGE: Final = re.compile(r'\berror_description="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 
 
 class Door:
@@ -85,6 +89,10 @@ class Door:
         )
         self._headers = dict(settings.headers)
         self.sends_credentials = any(_CREDENTIAL.search(name) for name in self._headers)
+        # A header that somebody has written wins over a login (P49).
+        self._is_authorized = any(name.lower() == "authorization" for name in self._headers)
+        uses_login = settings.credentials is not None and not self._is_authorized
+        self._bearer = Bearer(settings.credentials) if uses_login else None
         self.moved_to = ""  # where the server's own URL was last redirected to
 
     @contextlib.asynccontextmanager
@@ -96,17 +104,19 @@ class Door:
         headers: Mapping[str, str],
         content: bytes | None = None,
         patient: bool = False,
+        refusal: Refusal = "counts",
     ) -> AsyncIterator[httpx2.Response]:
         """A successful response whose body is not read yet.
 
-        With `patient` a busy server is asked once more. A GET must begin to answer within the
+        With `patient` a busy server is asked once more. `refusal` is what a 401 means for a login
+        that the server is sent (`servers.mcp.bearer`). A GET must begin to answer within the
         request's limit (U41); other requests are bounded as a whole by their callers. Raises
         `ServerError`: `ConnectionLost` where the server may have got the message.
         """
         limit = request_limit(self._settings.request_timeout)
         try:
             async with deadlines.timeout(limit.seconds if method == "GET" else None):
-                response = await self._ask(method, url, headers, content, patient)
+                response = await self._ask(method, url, headers, content, patient, refusal)
         except TimeoutError:
             raise ServerUnavailable(
                 f"{public_url(url)} did not begin to answer within {limit.seconds:g} seconds "
@@ -128,20 +138,26 @@ class Door:
         headers: Mapping[str, str],
         content: bytes | None,
         patient: bool,
+        refusal: Refusal,
     ) -> httpx2.Response:
-        response = await self._follow(method, url, headers, content)
+        response = await self._follow(method, url, headers, content, refusal)
         if not patient or response.status_code not in BUSY:
             return response
         await _dismiss(response)
         await asyncio.sleep(_retry_after(response))
-        return await self._follow(method, url, headers, content)
+        return await self._follow(method, url, headers, content, refusal)
 
     async def _follow(
-        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        refusal: Refusal,
     ) -> httpx2.Response:
         asked = url
         for _ in range(MAX_REDIRECTS + 1):
-            response = await self._send(method, url, headers, content)
+            response = await self._send(method, url, headers, content, refusal)
             if not response.has_redirect_location:
                 if asked == self._settings.url:
                     self.moved_to = url if url != asked and response.is_success else ""
@@ -153,11 +169,35 @@ class Door:
         )
 
     async def _send(
-        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        refusal: Refusal,
     ) -> httpx2.Response:
-        own = self._headers if same_origin(url, self._settings.url) else {}
+        is_own = same_origin(url, self._settings.url)
+        own = self._headers if is_own else {}
+
+        async def send(authorization: Mapping[str, str]) -> httpx2.Response:
+            return await self._send_once(
+                method, url, [*own.items(), *authorization.items()], headers, content
+            )
+
+        if self._bearer is None or not is_own:
+            return await send({})
+        return await self._bearer.send(send, refusal)
+
+    async def _send_once(
+        self,
+        method: str,
+        url: str,
+        own: list[tuple[str, str]],
+        headers: Mapping[str, str],
+        content: bytes | None,
+    ) -> httpx2.Response:
         # Those of the protocol win, in whatever case the person wrote theirs.
-        given = [*own.items(), ("accept-encoding", OFFERED_CODINGS), *headers.items()]
+        given = [*own, ("accept-encoding", OFFERED_CODINGS), *headers.items()]
         merged = {name.lower(): value for name, value in given}
         # As bytes: the client would refuse the upper half of Latin-1 in text.
         lines = [(name.encode(), value.encode("latin-1")) for name, value in merged.items()]
@@ -217,26 +257,73 @@ class Door:
         answer = _rpc_error(body)
         if answer is not None and status not in (401, 403):
             return answer.with_status(status)
-        words = _words_of(response, body) or _challenge_of(response)
+        challenge = challenge_of(response) if status in (401, 403) else None
+        words = _words_of(response, body) or _reason_in(challenge)
         title = f"{status} {_phrase(status)}".strip()
-        message = f"The server answered {title}" + (f": {words}" if words else ".")
+        told = f"{title}: {words}" if words else f"{title}."
         if status not in (401, 403):
-            return HttpRefusal(message, _hint_for(status), status=status)
-        if self.sends_credentials:
+            return HttpRefusal(f"The server answered {told}", _hint_for(status), status=status)
+        if self._bearer is not None and "authorization" in response.request.headers:
+            return await self._refusal_of_login(self._bearer, challenge, status, told)
+        if self._refuses_headers(challenge):
             return HttpRefusal(
-                f"The server refused the credentials: {title}" + (f": {words}" if words else "."),
+                f"The server refused the credentials: {told}",
                 "Check the value of the header that holds them.",
                 status=status,
             )
-        return LoginRefusal(
-            f"The server requires a login: {title}" + (f": {words}" if words else "."),
-            "Add an Authorization header, or name a secret in the option token_ref.",
+        refusal = LoginRefusal(
+            f"The server requires a login: {told}",
+            self._way_in,
             status=status,
         )
+        refusal.challenge = challenge
+        return refusal
+
+    @property
+    def _way_in(self) -> str:
+        # A login is made in a browser, which reaches no socket of this machine.
+        by_login = self._settings.transport == "http"
+        first = "Log in under MCP Servers, add an" if by_login else "Add an"
+        return f"{first} Authorization header, or name a secret in the option token_ref."
+
+    def _refuses_headers(self, challenge: Challenge | None) -> bool:
+        """Whether it is about a header that somebody has set: not where it points to a login,
+        and none of the headers is what a login would send."""
+        points_to_login = challenge is not None and bool(challenge.resource_metadata)
+        return self.sends_credentials and (self._is_authorized or not points_to_login)
+
+    async def _refusal_of_login(
+        self, bearer: Bearer, challenge: Challenge | None, status: int, told: str
+    ) -> ServerError:
+        if status == HTTPStatus.FORBIDDEN and wants_more_rights(challenge):
+            assert challenge is not None, "it names the rights"
+            await bearer.credentials.wants_scopes(challenge)
+            scopes = own_words(challenge.scope or "", MAX_SCOPES_SHOWN)
+            wish = f" It names these: {scopes}." if scopes else ""
+            error = MoreRightsRequired(
+                f"The OAuth login lacks rights for this: {told}",
+                f"Log in again for more rights under MCP Servers.{wish}",
+                scopes=scopes,
+            )
+            error.challenge = challenge
+            return error
+        if status == HTTPStatus.FORBIDDEN:
+            return HttpRefusal(
+                f"The server refused this to the OAuth login: {told}",
+                "Whoever logged in may not do this there, or the login lacks a scope.",
+                status=status,
+            )
+        refusal = LoginRefusal(
+            f"The server refused the OAuth login: {told}",
+            "Log in again under MCP Servers.",
+            status=status,
+        )
+        refusal.challenge = challenge
+        return refusal
 
 
 class LoginRefusal(LoginRequired):
-    """401 or 403 to a request without credentials."""
+    """401 or 403 to a request without credentials, or 401 to one with a login."""
 
     def __init__(self, message: str, hint: str, *, status: int) -> None:
         super().__init__(message, hint)
@@ -281,7 +368,7 @@ def is_final(error: ServerError | None) -> bool:
     """Whether the server would say the same again: of its kind, not of the moment."""
     status = status_of(error)
     if status is None:
-        return isinstance(error, NotMcp)
+        return isinstance(error, NotMcp | LoginRequired)
     return status not in _PASSING and (status < 500 or status == HTTPStatus.NOT_IMPLEMENTED)
 
 
@@ -326,10 +413,8 @@ def _words_of(response: httpx2.Response, body: bytes) -> str:
     return own_words(text, 500)
 
 
-def _challenge_of(response: httpx2.Response) -> str:
-    """What a challenge says of its reason (RFC 6750, 3)."""
-    found = _CHALLENGE.search(response.headers.get("www-authenticate", ""))
-    return own_words(re.sub(r"\\(.)", r"\1", found[1]), 500) if found else ""
+def _reason_in(challenge: Challenge | None) -> str:
+    return own_words(challenge.error_description, 500) if challenge else ""
 
 
 def _text_of_page(page: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -27,6 +27,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from servers.limits import request_limit
 from servers.mcp import forgotten
+from servers.mcp.bearer import Refusal
 from servers.mcp.bodies import (
     charset_of,
     content_type,
@@ -148,7 +149,9 @@ class HttpTransport(PostingTransport):
 
     async def _end_session(self) -> None:
         """Some servers do not let clients end sessions, and answer 405."""
-        async with self._door.open("DELETE", self._settings.url, headers=self._headers()):
+        async with self._door.open(
+            "DELETE", self._settings.url, headers=self._headers(), refusal="ignored"
+        ):
             pass
 
     async def send(self, item: SessionMessage) -> None:
@@ -186,12 +189,14 @@ class HttpTransport(PostingTransport):
     async def _post(self, item: SessionMessage, what: str) -> None:
         """A message without an answer; the body of what comes back is ignored (B09)."""
         limit = request_limit(self._settings.request_timeout)
+        headers = self._post_headers(item)
         posted = self._door.open(
             "POST",
             self._settings.url,
-            headers=self._post_headers(item),
+            headers=headers,
             content=encode(item.message),
             patient=what == INITIALIZED,
+            refusal=_weight_of_refusal(headers),
         )
         try:
             async with deadlines.timeout(limit.seconds), posted as response:
@@ -221,12 +226,14 @@ class HttpTransport(PostingTransport):
         )
         self._standing = asyncio.create_task(stream.run())
 
-    def _open_stream(self, last_event_id: str) -> AbstractAsyncContextManager[httpx2.Response]:
+    def _open_stream(
+        self, last_event_id: str, refusal: Refusal = "ignored"
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
         headers = {**self._headers(), "accept": "text/event-stream", "cache-control": "no-store"}
         if last_event_id:
             # In UTF-8, by the standard of server-sent events.
             headers["last-event-id"] = last_event_id.encode().decode("latin-1")
-        return self._door.open("GET", self._settings.url, headers=headers)
+        return self._door.open("GET", self._settings.url, headers=headers, refusal=refusal)
 
     async def _deliver_unasked(self, message: JSONRPCMessage) -> None:
         """Requests and notices of the server; answers belong on the streams of their requests,
@@ -272,6 +279,7 @@ class HttpTransport(PostingTransport):
             headers=headers,
             content=encode(request),
             patient=request.method in REPEATABLE,
+            refusal=_weight_of_refusal(headers),
         ) as response:
             if request.method == "initialize":
                 self._session_id = raw_header(response, SESSION_HEADER)
@@ -366,7 +374,7 @@ class HttpTransport(PostingTransport):
 
     async def _resume(self, stream: _Stream) -> ServerError | None:
         try:
-            async with self._open_stream(stream.last_event_id) as response:
+            async with self._open_stream(stream.last_event_id, "doubtful") as response:
                 if content_type(response) != "text/event-stream":
                     return not_mcp(response, self._settings.url)
                 return await stream.read(response)
@@ -459,3 +467,7 @@ def _not_resumed(failure: ServerError | None) -> ConnectionLost:
     """Never an error that would have the request sent again: the server has run it."""
     reason = f" and could not be resumed: {own_words(failure.message)}" if failure else "."
     return ConnectionLost(f"The stream closed before the answer came{reason}")
+
+
+def _weight_of_refusal(headers: Mapping[str, str]) -> Refusal:
+    return "doubtful" if SESSION_HEADER in headers else "counts"

@@ -35,18 +35,22 @@ class Challenge:
 
 class Credentials(Protocol):
     """Where the bearer token of an OAuth login comes from. Called in the connection's tasks, by
-    several at once; every method may take its time. The tokens never leave the process."""
+    several at once; every method may take its time. The tokens never leave the process.
+
+    Each may raise `LoginRequired`, and `ServerUnavailable` where the provider does not answer.
+    """
 
     async def token(self) -> str:
-        """The access token to send now, refreshed if it is about to end; empty: none is needed.
-
-        Raises `LoginRequired`.
-        """
+        """The access token to send now, refreshed if it is about to end; empty: there is none
+        yet, and the server's challenge will say how to get one."""
         ...
 
-    async def renewed(self, refused: str, challenge: Challenge) -> str:
-        """Another token than `refused`, which the server answered with 401. The request is sent
-        once more with it. Raises `LoginRequired` where there is no other one."""
+    async def renewed(self, refused: str, challenge: Challenge, *, sure: bool) -> str:
+        """Another token than `refused`, which the server answered with 401; empty: there is none.
+
+        The request is sent once more with it. Without `sure`, the 401 may mean something else, and
+        the login does not end by it.
+        """
         ...
 
     async def given_up(self, refused: str, challenge: Challenge) -> None:
@@ -55,6 +59,13 @@ class Credentials(Protocol):
 
     async def wants_scopes(self, challenge: Challenge) -> None:
         """The server answered 403 `insufficient_scope`: the next login asks for more."""
+        ...
+
+    def tell(self, learn: Callable[[Mapping[str, str]], None]) -> None:
+        """Have each new secret told, by what it is called, before it is used: for maskers.
+
+        `learn` is called from any thread.
+        """
         ...
 
 
@@ -90,6 +101,8 @@ class ConnectionSettings:
     warnings: tuple[str, ...] = ()
     # Of an OAuth login; asked only where `headers` hold no Authorization.
     credentials: Credentials | None = field(default=None, compare=False)
+    # Nothing authenticates the requests: a person's test looks for a login (P35, P36).
+    looks_for_login: bool = False
 
     @property
     def call_cut(self) -> float | None:
@@ -262,7 +275,7 @@ class LoginRequired(ServerError):
     challenge: Challenge | None = None
 
 
-class MoreRightsRequired(ServerError):
+class MoreRightsRequired(LoginRequired):
     """The login lacks scopes for one request (403 `insufficient_scope`), which was not run.
 
     `scopes` are those that the server named, blank-separated.

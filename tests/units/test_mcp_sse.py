@@ -264,7 +264,7 @@ async def test_a_login_that_only_sse_asks_for_is_the_error(status: int) -> None:
         with pytest.raises(LoginRequired, match=r"requires a login: 401 .*: who are you") as caught:
             async with connect(http_settings(server.url)):
                 pass
-    assert caught.value.hint.startswith("Add an Authorization header")
+    assert caught.value.hint.startswith("Log in under MCP Servers, add an Authorization")
     assert "Streamable HTTP was tried first: The server answered " in caught.value.hint
     assert caught.value.hint.endswith(": no POST here.")
 
