@@ -53,11 +53,15 @@ class GuardedBackend(httpcore2.AnyIOBackend):
         try:
             async with within(timeout):
                 _raise_if_refused(host)  # some by their names alone
-                found = await _resolved(host, port)
+                found = await addresses.resolve(host, port)
                 _raise_if_refused(host, found)
                 return await self._first_of(found[:MAX_ADDRESSES], port, socket_options)
+        except TargetRefused:
+            raise
         except TimeoutError as error:
             raise httpcore2.ConnectTimeout(str(error)) from error
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error)) from error
 
     async def _first_of(
         self,
@@ -89,32 +93,18 @@ class GuardedBackend(httpcore2.AnyIOBackend):
                     with anyio.move_on_after(HEAD_START):
                         await over.wait()
             if not streams:
-                raise _all_failed(failures)
+                cause = ExceptionGroup("several attempts failed", failures)
+                raise OSError("All connection attempts failed") from cause
             return streams.pop(0)
         finally:  # two may stand at once, or the caller may be cancelled
             for stream in streams:
                 await stream.aclose()
 
 
-async def _resolved(host: str, port: int) -> tuple[str, ...]:
-    try:
-        return await addresses.resolve(host, port)
-    except OSError as error:
-        raise httpcore2.ConnectError(str(error)) from error
-
-
 def _raise_if_refused(host: str, found: Iterable[str] = ()) -> None:
     refused = addresses.refusal(host, found)
     if refused is not None:
         raise ConnectionRefusedHere(refused)
-
-
-def _all_failed(failures: Sequence[Exception]) -> Exception:
-    if len(failures) == 1:
-        return failures[0]
-    error = httpcore2.ConnectError("All connection attempts failed")
-    error.__cause__ = ExceptionGroup("several connection attempts failed", failures)
-    return error
 
 
 class GuardedTransport(httpx2.AsyncHTTPTransport):
