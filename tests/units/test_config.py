@@ -189,3 +189,21 @@ def test_the_example_shows_each_option_and_nothing_else(tmp_path: Path) -> None:
 
 def test_the_example_as_it_stands_changes_nothing(tmp_path: Path) -> None:
     assert load(tmp_path, EXAMPLE.read_text()) == load(tmp_path, "")
+
+
+def test_blocked_targets_are_addresses_and_networks(tmp_path: Path) -> None:
+    assert load(tmp_path).network.blocked_targets == ()
+    options = load(tmp_path, "network: {blocked_targets: [10.0.0.0/8, 'fd00::/8', 203.0.113.7]}\n")
+    assert options.network.blocked_targets == ("10.0.0.0/8", "fd00::/8", "203.0.113.7")
+    options = load(tmp_path, NETWORK__BLOCKED_TARGETS="10.0.0.1/8, ::1")
+    assert options.network.blocked_targets == ("10.0.0.1/8", "::1")
+
+
+@pytest.mark.parametrize("target", ["example.org", "10.0.0.0/33", "10.0.0.*", "*"])
+def test_what_is_no_network_cannot_be_blocked(tmp_path: Path, target: str) -> None:
+    """A guard that nobody notices to be off would be worse than none."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, NETWORK__BLOCKED_TARGETS=f"10.0.0.0/8,{target}")
+    assert str(caught.value) == (
+        f"network.blocked_targets: {target!r} is not an IP address or network."
+    )
