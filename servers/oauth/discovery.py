@@ -84,7 +84,6 @@ class _Search:
     def __init__(self, client: httpx2.AsyncClient, url: str, limit: float) -> None:
         self._client = client
         self._url = url
-        self._limit = limit
         self._ends = asyncio.get_running_loop().time() + limit
         self._tried: list[tuple[str, str]] = []
         self._foreign = False  # something was found that must not be used
@@ -238,7 +237,7 @@ class _Search:
 
     async def _document(self, place: str) -> dict[str, Any] | None:
         # One that does not answer leaves time for the others.
-        seconds = min(self._ends - asyncio.get_running_loop().time(), self._limit / 2)
+        seconds = (self._ends - asyncio.get_running_loop().time()) / 2
         self._note(place, "no answer when the time was over")
         try:
             document, _ = await fetch_document(self._client, place, seconds=seconds)
