@@ -39,12 +39,12 @@ def log_out(server: Server, *, actor: User | None) -> bool:
     """
     require_to_log_in(actor)
     with transaction.atomic():
-        # The server first, as whoever finishes a login does.
-        list(Server.objects.select_for_update().filter(pk=server.pk).values_list("pk"))
-        login = Login.objects.filter(server=server).first()
-        if login is None:
+        # The server first, as whoever finishes a login does; and as it is now.
+        current = Server.objects.select_for_update().filter(pk=server.pk).first()
+        login = Login.objects.filter(server_id=server.pk).first()
+        if current is None or login is None:
             return False
-        end_logins(server)
+        end_logins(current)
         Server.objects.filter(pk=server.pk).update(
             connection_version=F("connection_version") + 1,
             state=Server.State.UNTESTED,
