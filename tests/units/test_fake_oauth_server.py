@@ -1,4 +1,7 @@
-"""The fake provider refuses what it should: a test of the product may rely on it."""
+"""The fake provider refuses what it should: a test of the product may rely on it.
+
+No test here cites a kind of fault: those are about the product.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def test_a_code_is_good_once_and_only_with_its_verifier_and_address(fake: OAuthS
 
 
 def test_a_refresh_token_used_twice_ends_the_whole_login(fake: OAuthServer) -> None:
-    """A20; RFC 9700, 4.14.2."""
+    """RFC 9700, 4.14.2."""
     access, first = fake.tokens("ours")
     status, renewed = refresh(fake, first)
     assert status == 200
@@ -148,13 +151,12 @@ def test_the_way_back_carries_state_and_issuer(fake: OAuthServer) -> None:
 
 @pytest.mark.parametrize("changes", [{"client_id": "other"}, {"redirect_uri": "http://x.test/"}])
 def test_strangers_are_not_sent_back(fake: OAuthServer, changes: dict[str, str]) -> None:
-    """A29, A30."""
     with pytest.raises(AssertionError, match=r"Unrecognized|does not match"):
         fake.visit(authorization(fake, **changes))
 
 
 def test_a_strict_resource_is_compared_byte_for_byte() -> None:
-    """A04, in all three requests."""
+    """In all three requests."""
     with running(OAuthServer(Variant(resource="{server}", strict_resource=True))) as fake:
         fake.add_client("ours", redirect_uris=[BACK])
         assert "invalid_target" in fake.visit(authorization(fake, resource=fake.resource + "/"))
@@ -165,7 +167,7 @@ def test_a_strict_resource_is_compared_byte_for_byte() -> None:
 
 
 def test_a_registration_is_a_client_and_its_method_holds() -> None:
-    """RFC 7591, 3.2.1; A16."""
+    """RFC 7591, 3.2.1."""
     with running(OAuthServer(Variant(auth_methods=("client_secret_post",)))) as fake:
         request = urllib.request.Request(
             fake.endpoint("register"),
@@ -183,7 +185,7 @@ def test_a_registration_is_a_client_and_its_method_holds() -> None:
 
 
 def test_every_answer_can_be_bent() -> None:
-    """A22, A24; fields are replaced or left out."""
+    """Fields are replaced or left out."""
     variant = Variant(
         expires_in=OMIT,
         token_answer={"token_type": "bearer", "access_token": OMIT, "ok": False},
@@ -203,7 +205,7 @@ def test_every_answer_can_be_bent() -> None:
 
 
 def test_any_address_can_be_scripted_and_its_calls_still_count() -> None:
-    """A08; a provider that is busy once."""
+    """A provider that is busy once."""
     busy = [Reply(503)]
     variant = Variant(replies={"/token": lambda request: busy.pop() if busy else None})
     with running(OAuthServer(variant)) as fake:
@@ -216,7 +218,7 @@ def test_any_address_can_be_scripted_and_its_calls_still_count() -> None:
 
 
 def test_a_page_lets_a_person_decide() -> None:
-    """P39: what the browser tests click on."""
+    """What the browser tests click on."""
     with running(OAuthServer(Variant(decision="ask"))) as fake:
         fake.add_client("ours", redirect_uris=[BACK])
         with urllib.request.urlopen(authorization(fake), timeout=10) as answer:
