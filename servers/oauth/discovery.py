@@ -48,6 +48,7 @@ MAX_TRIED: Final = 40  # lines of an error
 _HINT: Final = (
     "Tell whoever runs the server. Where it also takes a key, add an Authorization header instead."
 )
+_AGAIN: Final = "Test the server again; perhaps it was busy."
 _WITHOUT_PKCE: Final = (
     "The provider does not say whether it supports PKCE; the login uses it (S256) all the same."
 )
@@ -74,7 +75,7 @@ async def discover(
         except TimeoutError:
             raise search.failed(
                 f"Looking for a login took longer than {limit:g} seconds.",
-                "Test the server again; perhaps it was busy.",
+                _AGAIN,
             ) from None
 
 
@@ -87,7 +88,7 @@ class _Search:
         self._ends = asyncio.get_running_loop().time() + limit
         self._tried: list[tuple[str, str]] = []
         self._foreign = False  # something was found that must not be used
-        self._answered = False  # somebody answered at all
+        self._silent = False  # some place did not answer, where anything may be
         self._advertised = False
 
     async def run(self, challenge: Challenge | None) -> Advertised | None:
@@ -96,9 +97,9 @@ class _Search:
             self._advertised = True
             return await self._at_its_servers(*found, challenge)
         if challenge is None:
-            if self._answered:
+            if not self._silent:
                 return None
-            raise self.failed("Nothing about logins could be read.")
+            raise self.failed("Whether the server has logins could not be read.", _AGAIN)
         if self._foreign:
             raise self.failed(
                 "The server's document about its logins is about another address, so it is not "
@@ -158,7 +159,11 @@ class _Search:
         base, resource = base_of(self._url), own_address(self._url)
         issuers = list(dict.fromkeys([base, resource]))
         provider, warnings = await self._provider(issuers)
-        if provider is None and (self._foreign or not self._guess(challenge)):
+        if provider is None and self._silent:
+            raise self.failed(
+                "The server wants a login, and how to get one could not be read.", _AGAIN
+            )
+        if provider is None and (self._foreign or not _may_mean_bearer(challenge)):
             raise self.failed("The server wants a login, and says nowhere how to get one.")
         if provider is None:
             provider, warnings = default_provider(self._url), (_GUESSED,)
@@ -168,12 +173,6 @@ class _Search:
             challenge_scopes=_challenge_scopes(challenge),
             warnings=warnings,
         )
-
-    def _guess(self, challenge: Challenge) -> bool:
-        """Whether the default endpoints are worth trying: a server that asks for Basic alone has
-        none, and one that did not answer may publish something after all."""
-        bearer = not challenge.schemes or "bearer" in challenge.schemes
-        return self._answered and bearer and challenge.status == HTTPStatus.UNAUTHORIZED
 
     # --- The authorization server's metadata
 
@@ -242,10 +241,9 @@ class _Search:
         try:
             document, _ = await fetch_document(self._client, place, seconds=seconds)
         except NoDocument as problem:
-            self._answered |= problem.answered
+            self._silent |= not problem.answered
             self._note(place, str(problem), again=True)
             return None
-        self._answered = True
         self._note(place, "200 OK", again=True)
         return document
 
@@ -258,6 +256,12 @@ class _Search:
         if again:
             self._tried.pop()
         self._tried.append((public_url(place), answer))
+
+
+def _may_mean_bearer(challenge: Challenge) -> bool:
+    """A server that asks for Basic alone has no OAuth, though its answer looks the same."""
+    named = challenge.schemes
+    return challenge.status == HTTPStatus.UNAUTHORIZED and (not named or "bearer" in named)
 
 
 def _challenge_scopes(challenge: Challenge | None) -> tuple[str, ...] | None:

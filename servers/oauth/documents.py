@@ -129,6 +129,8 @@ async def _read(response: httpx2.Response) -> dict[str, Any]:
     if status != HTTPStatus.OK:
         raise NoDocument(_title(status))
     kind = content_type(response)
+    if kind == "text/event-stream":  # which may have no end
+        raise NoDocument(f"{_title(status)}, but a stream of events")
     text = text_of(await read_body(response, MAX_BYTES), charset_of(response)).strip()
     try:
         value = json.loads(text)

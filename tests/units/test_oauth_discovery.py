@@ -30,6 +30,10 @@ ANSWERS: dict[str, tuple[Reply, str]] = {
     "599": (Reply(599), "599"),
     "204": (Reply(204), "204 No Content"),
     "a web page": (PAGE, "200 OK, but a web page"),
+    "events": (
+        Reply(200, {"content-type": "text/event-stream"}, b"{}"),
+        "200 OK, but a stream of events",
+    ),
     "empty": (Reply(200, JSON), "200 OK, but nothing in it"),
     "text": (Reply(200, {"content-type": "text/plain"}, b"hello"), "200 OK, but no JSON"),
     "a list": (Reply(200, JSON, b"[]"), "200 OK, but no JSON object"),
