@@ -18,7 +18,7 @@ from .views.errors import error_page
 _OPEN = {"accounts:password", "accounts:sign_out", "accounts:theme"}
 _CHALLENGE = 'Bearer realm="Umpteenth"'
 UNSIGNED = (
-    "Nobody is signed in. Send an API token: Authorization: Bearer ump_…; "
+    "Nobody is signed in. Send an API token as Authorization: Bearer TOKEN; "
     "make one under Settings, API tokens."
 )
 SIGN_IN_FIRST = "Sign in to Umpteenth in this browser, then try again."
