@@ -72,6 +72,7 @@ async def _follow(client: httpx2.AsyncClient, url: str) -> tuple[dict[str, Any],
     for _ in range(MAX_REDIRECTS + 1):
         request = client.build_request("GET", url, headers={"Accept-Encoding": _codings()})
         response = await client.send(request, stream=True, follow_redirects=False)
+        client.cookies.clear()  # one client asks many strangers
         try:
             if not response.has_redirect_location:
                 return await _read(response), url
