@@ -260,6 +260,31 @@ async def test_a_silent_address_holds_up_the_next_for_a_moment_only(
     assert dials.given_up == ["203.0.113.1"]
 
 
+async def test_of_two_connections_that_stand_at_once_one_is_closed(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 8305, section 5."""
+    both, dialled, closed = asyncio.Event(), [], []
+
+    class Stream(httpcore2.AsyncNetworkStream):
+        async def aclose(self) -> None:
+            closed.append(self)
+
+    async def dial(*args: Any, **options: Any) -> Stream:
+        dialled.append(args)
+        if len(dialled) == 2:
+            both.set()
+        await both.wait()
+        return Stream()
+
+    monkeypatch.setattr(httpcore2.AnyIOBackend, "connect_tcp", dial)
+    monkeypatch.setattr(guard, "HEAD_START", 0.001)
+    names.set("two.test", "203.0.113.1", "203.0.113.2")
+    stream = await guard.GuardedBackend().connect_tcp("two.test", 80)
+    assert len(closed) == 1
+    assert stream not in closed
+
+
 async def test_where_all_addresses_fail_the_causes_are_kept(names: Names) -> None:
     """P27: refused is called refused."""
     with socket.socket() as unused:
