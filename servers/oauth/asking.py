@@ -137,6 +137,8 @@ async def post_json(url: str, body: Mapping[str, Any]) -> Answer:
 
 async def post(url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
     """The answer, whatever its status. Raises `ProviderUnreachable`."""
+    if http.origin(url) is None:
+        raise ProviderUnreachable(f"{http.public_url(url)} is no address of an endpoint.")
     headers = {"Accept": "application/json", "Accept-Encoding": "identity", **headers}
     try:
         async with (

@@ -88,16 +88,15 @@ def tidy_pem(text: str) -> str:
 
 def _signing_key(pem: str, provider: Provider) -> tuple[RSAKey | ECKey | OKPKey, str]:
     """The key and the algorithm that goes with it."""
-    pem = tidy_pem(pem)
+    pem, offered = tidy_pem(pem), provider.token_auth_algorithms or ()
     try:
         private = load_pem_private_key(pem.encode(), password=None)
         if isinstance(private, rsa.RSAPrivateKey):
-            offered = provider.token_auth_algorithms or ()
             return RSAKey.import_key(pem), next((a for a in _RSA if a in offered), _RSA[0])
         if isinstance(private, ec.EllipticCurvePrivateKey) and private.curve.name in _CURVES:
             return ECKey.import_key(pem), _CURVES[private.curve.name]
         if isinstance(private, ed25519.Ed25519PrivateKey):
-            return OKPKey.import_key(pem), "EdDSA"
+            return OKPKey.import_key(pem), "Ed25519" if "Ed25519" in offered else "EdDSA"
     except (ValueError, TypeError, UnsupportedAlgorithm, JoseError) as error:
         raise _unusable() from error
     raise _unusable()

@@ -190,7 +190,7 @@ def refusal(answer: Answer, sent: Masker, *, what: str = "the request") -> OAuth
     return ProviderRefusal(
         _sentence(f"{answer.place} refused {what}", words),
         _HINTS.get(code, ""),
-        error=code,
+        error=sent.mask(code),
         status=answer.status,
     )
 
