@@ -59,6 +59,7 @@ def callback(request: HttpRequest, pk: UUID) -> HttpResponse:
     """The browser comes back. Where this leads to, no parameter of the answer is left."""
     from servers.oauth.login import finish_login
 
+    _refuse_tokens(request)
     if not request.user.is_authenticated:
         return error_page(
             request,
@@ -108,13 +109,17 @@ def client_document(request: HttpRequest, pk: UUID) -> HttpResponse:
 
 def _get_server(request: Request, pk: UUID) -> Server:
     """The server, for those who may log in to it: people in a browser (P41)."""
-    if getattr(request, "api_token", None) is not None:
-        raise PermissionDenied(NO_TOKENS)
+    _refuse_tokens(request)
     try:
         require_to_log_in(request.user)
     except NotAllowed as error:
         raise PermissionDenied(str(error)) from None
     return get_server(pk)
+
+
+def _refuse_tokens(request: HttpRequest) -> None:
+    if getattr(request, "api_token", None) is not None:
+        raise PermissionDenied(NO_TOKENS)
 
 
 def _session_key(request: Request) -> str:
