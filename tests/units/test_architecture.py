@@ -58,6 +58,7 @@ WITHOUT_DJANGO = (
     "servers.oauth.documents",
     "servers.oauth.grants",
     "servers.oauth.metadata",
+    "servers.oauth.answer",
     "servers.oauth.own_client",
     "servers.oauth.registration",
     "servers.oauth.replies",
