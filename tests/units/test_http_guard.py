@@ -17,6 +17,8 @@ import pytest
 from servers.mcp.client import connect
 from servers.mcp.errors import chain
 from servers.mcp.types import ServerUnavailable
+from servers.oauth import asking
+from servers.oauth.types import ProviderUnreachable
 from tests.fakes.mcp_helpers import http_settings
 from tests.fakes.mcp_http import FakeHttp, Reply, Request
 from tests.fakes.names import Names
@@ -196,6 +198,22 @@ async def test_a_server_that_may_not_be_called_says_why_and_what_to_do(
             pass
     assert caught.value.message == f"localhost {PRIVATE_WORDS} (127.0.0.1)."
     assert "network.allow_private_targets is false" in caught.value.hint
+
+
+async def test_no_code_or_secret_goes_to_an_endpoint_whose_name_leads_elsewhere_now(
+    names: Names, set_network: SetNetwork
+) -> None:
+    """I02, I05: between the check of the metadata and the exchange of the code."""
+    set_network(blocked_targets=["127.0.0.1"])
+    names.set_in_turn("as.test", ["203.0.113.1"], ["127.0.0.1"])
+    async with FakeHttp(script=fine) as server:
+        endpoint = f"http://as.test:{server.port}/token"
+        await addresses.check_target(endpoint)
+        with pytest.raises(ProviderUnreachable) as caught:
+            await asking.post(endpoint, b"code=canary", {})
+    assert caught.value.message == "as.test points to a blocked address."
+    assert "network.blocked_targets" in caught.value.hint
+    assert server.connections == 0
 
 
 async def test_a_certificate_is_compared_with_the_name_and_not_with_the_address(
