@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -72,8 +73,15 @@ class Reach:
                 server, self._recorder, network=self._plan.network, report=self._report
             )
             links[server.name] = link
+            if server.settings is not None and server.settings.credentials is not None:
+                server.settings.credentials.tell(self._learn)
             link.start()
         return links
+
+    def _learn(self, secrets: Mapping[str, str]) -> None:
+        """Tokens that a login got while the run was under way (P43)."""
+        self._recorder.add_secrets(secrets)
+        self._masker.learn(secrets)
 
     async def _permit(self, server_id: UUID) -> Permission:
         found: Permission = await self._database(partial(self._look, server_id))

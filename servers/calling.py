@@ -46,7 +46,10 @@ def _prepare(server: Server) -> tuple[ConnectionSettings, Masker]:
             f"Enable it with: umpteenth mcp enable {server.name}",
         )
     settings, mask = connection_settings(server)
-    return settings, Masker(mask)
+    masker = Masker(mask)
+    if settings.credentials is not None:
+        settings.credentials.tell(masker.learn)
+    return settings, masker
 
 
 async def call_once(

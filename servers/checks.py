@@ -143,6 +143,8 @@ def run_check(check_id: UUID, *, ask: Asker | None = None) -> bool:
     except ServerError as error:
         return _fail(check, token, error, Masker({}))
     masker = Masker(mask)
+    if settings.credentials is not None:
+        settings.credentials.tell(masker.learn)
     probe = Probe(settings, spawn, ask, looks_for_login=_looks_for_login(check, settings))
     reason = _follow(check, token, probe, masker)
     return _finish(check, token, probe, reason, masker, settings.warnings)
@@ -151,7 +153,8 @@ def run_check(check_id: UUID, *, ask: Asker | None = None) -> bool:
 def _settings(check: Check) -> tuple[ConnectionSettings, dict[str, str]]:
     """A person's test connects as that person, where the server tells people apart (U61)."""
     person = check.requested_by
-    return connection_settings(check.server, actor=person.get_username() if person else "")
+    actor = person.get_username() if person else ""
+    return connection_settings(check.server, actor=actor, testing=True)
 
 
 def _looks_for_login(check: Check, settings: ConnectionSettings) -> bool:

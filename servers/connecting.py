@@ -15,6 +15,7 @@ from servers.access import sockets_problem
 from servers.definition import is_header_value, query_pieces
 from servers.mcp.types import ConnectionSettings, ServerUnavailable
 from servers.models import Server
+from servers.oauth import credentials as logins
 from servers.options import HTTP, OVER_HTTP, ServerOptions, read
 from servers.private import Private, read_private
 from umpteenth.core.masking import known_values
@@ -34,16 +35,18 @@ _SCHEME = re.compile(rf"(?:{'|'.join(_SCHEMES)})\s+(\S+)$", re.IGNORECASE)
 
 
 def connection_settings(
-    server: Server, *, job_name: str | None = None, actor: str = ""
+    server: Server, *, job_name: str | None = None, actor: str = "", testing: bool = False
 ) -> tuple[ConnectionSettings, dict[str, str]]:
     """Settings with every reference resolved, and the values to mask by what they are called.
 
-    `actor` is who started the run, for servers that want to know (`per_actor`, U61-U65).
+    `actor` is who started the run, for servers that want to know (`per_actor`, U61-U65). A test
+    (`testing`) goes to the server also where its login is over, to see what it says.
 
     All or nothing: raises the vault's `SecretError` if one reference does not resolve for this
-    server, host and job or the server's own values do not open, and `ServerUnavailable` if a
-    resolved value cannot be sent or sockets are switched off. `token_ref` alone may fail: it is
-    logged, left out, and named by `settings.warnings` (U27).
+    server, host and job or the server's own values do not open, `LoginRequired` if the login is
+    over (P71), and `ServerUnavailable` if it or a resolved value cannot be used or sockets are
+    switched off. `token_ref` alone may fail: it is logged, left out, and named by
+    `settings.warnings` (U27).
     """
     if server.transport == Server.Transport.UNIX and (problem := sockets_problem()):
         raise ServerUnavailable(problem, hint=_SOCKETS_HINT)
@@ -59,6 +62,11 @@ def connection_settings(
     mask = {**resolved.secrets, **dict(_literals(server.name, private))}
     if token is not None:
         mask[options.token_name] = token
+    # Whatever else authenticates the requests wins over a login (P49).
+    has_own = server.transport != HTTP or private.has_authorization or token is not None
+    login = None if has_own else logins.login_for(server, testing=testing)
+    if login is not None:
+        mask |= login.secrets
     _remember(mask)
     headers = _headers(private, values, token)
     if over_http and options.per_actor and actor:
@@ -74,6 +82,8 @@ def connection_settings(
         env={name: values[f"env {index}"] for index, (name, _) in enumerate(private.env)},
         remembered=server.remembered,
         warnings=(warning,) if warning else (),
+        credentials=login.credentials if login is not None else None,
+        looks_for_login=not has_own and (login is None or login.is_missing),
         **_engine_options(options),
     )
     return settings, mask

@@ -240,8 +240,7 @@ class Masker:
         self._index = _Index()
         self._names: dict[str, str] = {}
         self._lock = threading.Lock()
-        for name, value in (values or {}).items():
-            self.add(name, value)
+        self.learn(values or {})
 
     @property
     def is_empty(self) -> bool:
@@ -253,6 +252,11 @@ class Masker:
             if value not in self._names:
                 self._names[value] = name
                 self._index.add(name, value)
+
+    def learn(self, values: Mapping[str, str]) -> None:
+        """Mask all of these too, by what they are called."""
+        for name, value in values.items():
+            self.add(name, value)
 
     def mask(self, text: str) -> str:
         index = self._index
