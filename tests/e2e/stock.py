@@ -72,11 +72,14 @@ def _make_people() -> dict[str, str]:
     from django.test import Client
 
     from umpteenth.accounts.services import create_user
+    from umpteenth.accounts.tokens import create_token
 
     sessions = {}
     for name, administrator in PEOPLE.items():
+        person = create_user(name=name, password=PASSWORD, administrator=administrator)
+        create_token(owner=person, name="night script", days=30, actor=None)
         client = Client()
-        client.force_login(create_user(name=name, password=PASSWORD, administrator=administrator))
+        client.force_login(person)
         sessions[name] = client.cookies["sessionid"].value
     return sessions
 

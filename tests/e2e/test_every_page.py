@@ -47,6 +47,9 @@ EXPECTED = {
     "/settings/secrets/",
     "/settings/secrets/new/",
     "/settings/secrets/*/edit/",
+    "/settings/tokens/",
+    "/settings/tokens/new/",
+    "/settings/tokens/*/revoke/",
 }
 
 

@@ -30,7 +30,7 @@ def tokens(request: Request) -> HttpResponse:
 def _list(request: Request) -> dict[str, Any]:
     found = _tokens_of(request.user).select_related("owner")
     # What lets somebody in comes first.
-    found = found.order_by(F("revoked_at").asc(nulls_first=True), "-created_at", "-id")
+    found = found.order_by(F("revoked_at").desc(nulls_first=True), "-created_at", "-id")
     page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
     now = clock.now()
     rows = [{"token": token, "expired": token.has_expired(now)} for token in page]
