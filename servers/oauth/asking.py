@@ -21,7 +21,7 @@ from servers.mcp.errors import explain_http
 from servers.mcp.types import ServerError
 from servers.oauth import replies
 from servers.oauth.assertions import prove
-from servers.oauth.replies import Answer
+from servers.oauth.replies import Reply
 from servers.oauth.types import (
     AuthMethod,
     Client,
@@ -83,10 +83,10 @@ async def _revoke(provider: Provider, client: Client, form: Form) -> None:
         raise replies.refusal(answer, _masker(client, form), what="to end the login")
 
 
-async def _ask(url: str, provider: Provider, client: Client, form: Form) -> tuple[Answer, Method]:
+async def _ask(url: str, provider: Provider, client: Client, form: Form) -> tuple[Reply, Method]:
     """A provider that does not know the client by the first method is asked once more with the
     next one, never with two at once (A16). If it knows none, its first answer counts."""
-    first: tuple[Answer, Method] | None = None
+    first: tuple[Reply, Method] | None = None
     for method, audience in _ways(client, provider):
         answer = await _post_form(url, client, method, provider, audience=audience, form=form)
         if not replies.refuses_client(answer):
@@ -124,18 +124,18 @@ def _masker(client: Client, form: Form) -> Masker:
 
 async def _post_form(
     url: str, client: Client, method: Method, provider: Provider, *, audience: str, form: Form
-) -> Answer:
+) -> Reply:
     filled = urlencode([(name, value) for name, value in form.items() if value])
     headers, body = prove(client, method, provider, endpoint=url, audience=audience, form=filled)
     return await post(url, body.encode(), {"Content-Type": FORM, **headers})
 
 
-async def post_json(url: str, body: Mapping[str, Any]) -> Answer:
+async def post_json(url: str, body: Mapping[str, Any]) -> Reply:
     """Raises `ProviderUnreachable`."""
     return await post(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
 
-async def post(url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+async def post(url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
     """The answer, whatever its status. Raises `ProviderUnreachable`."""
     if http.origin(url) is None:
         raise ProviderUnreachable(f"{http.public_url(url)} is no address of an endpoint.")
@@ -149,7 +149,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
                 async with client.stream("POST", url, content=body) as response:
                     following = _next_address(response, url)
                     if not following:
-                        return Answer(url, response.status_code, await _body(response, url))
+                        return Reply(url, response.status_code, await _body(response, url))
                 url = following
     except TimeoutError:
         raise ProviderUnreachable(

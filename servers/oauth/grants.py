@@ -43,7 +43,13 @@ def authorization_url(
 
     The endpoint's own query stays (RFC 6749, 3.1), without parameters that are ours to set: each
     may be there once, and a strange document shall not choose the client or where it leads back.
+    Raises `OAuthError` where people cannot log in.
     """
+    if not provider.authorization_endpoint:
+        raise OAuthError(
+            "The authorization server has no page on which a person could log in.",
+            "Let the client log in by itself: under Edit, OAuth client.",
+        )
     from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
     ours = {

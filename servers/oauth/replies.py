@@ -54,7 +54,7 @@ _WORDS: Final = ("error_description", "message", "detail", "title", "error_messa
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """One answer of an endpoint; `body` is None where it is no JSON object."""
 
     url: str
@@ -75,28 +75,28 @@ class Answer:
         return 400 <= self.status < 500 and self.status not in _LATER
 
 
-def read_tokens(answer: Answer, now: float, *, sent: Masker) -> Tokens:
+def read_tokens(reply: Reply, now: float, *, sent: Masker) -> Tokens:
     """The tokens of an answer (RFC 6749, 5.1). Raises `ProviderRefusal`, `ProviderUnreachable`.
 
     `sent` holds what was sent and may come back in the words of an error.
     """
-    body = answer.body
-    if not answer.is_success or body is None:
-        raise refusal(answer, sent)
+    body = reply.body
+    if not reply.is_success or body is None:
+        raise refusal(reply, sent)
     access_token = body.get("access_token")
     if not access_token or body.get("error"):
-        raise refusal(answer, sent)
+        raise refusal(reply, sent)
     if not is_token(access_token) or not isinstance(access_token, str):
         raise ProviderUnreachable(
-            f"The access token that {answer.place} answered cannot be sent in a header."
+            f"The access token that {reply.place} answered cannot be sent in a header."
         )
     kind = body.get("token_type")
     if kind and str(kind).lower() != "bearer":
         shown = clean(str(kind), MAX_ERROR_CODE)
         raise ProviderRefusal(
-            f"{answer.place} gave a token of type {shown}; Umpteenth uses Bearer tokens only.",
+            f"{reply.place} gave a token of type {shown}; Umpteenth uses Bearer tokens only.",
             "Let the authorization server give out Bearer tokens for this client.",
-            status=answer.status,
+            status=reply.status,
         )
     refresh = body.get("refresh_token")
     return Tokens(
@@ -168,30 +168,30 @@ def read_scopes(value: Any) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(clean(value, MAX_SCOPE_TEXT).split()))
 
 
-def refusal(answer: Answer, sent: Masker, *, what: str = "the request") -> OAuthError:
+def refusal(reply: Reply, sent: Masker, *, what: str = "the request") -> OAuthError:
     """An answer that is not what was asked for, as an error in the provider's own words."""
-    words = own_words(answer.body or {}, sent)
-    if answer.status in _LATER or answer.status >= 500:
+    words = own_words(reply.body or {}, sent)
+    if reply.status in _LATER or reply.status >= 500:
         return ProviderUnreachable(
-            _sentence(f"{answer.place} answered with status {answer.status}", words),
+            _sentence(f"{reply.place} answered with status {reply.status}", words),
             "Perhaps it works later.",
         )
-    code = error_code(answer.body)
-    if not code and answer.status == 401:  # RFC 6749, 5.2 has this status for one thing only
+    code = error_code(reply.body)
+    if not code and reply.status == 401:  # RFC 6749, 5.2 has this status for one thing only
         code = "invalid_client"
-    if answer.body is None or (answer.is_success and not code and not words):
+    if reply.body is None or (reply.is_success and not code and not words):
         return ProviderUnreachable(
-            f"{answer.place} answered with status {answer.status}, and with nothing that OAuth "
+            f"{reply.place} answered with status {reply.status}, and with nothing that OAuth "
             "knows.",
             "Check with whoever runs the authorization server that this is its address.",
         )
     if not words:
-        words = f"status {answer.status}"
+        words = f"status {reply.status}"
     return ProviderRefusal(
-        _sentence(f"{answer.place} refused {what}", words),
+        _sentence(f"{reply.place} refused {what}", words),
         _HINTS.get(code, ""),
         error=sent.mask(code),
-        status=answer.status,
+        status=reply.status,
     )
 
 
@@ -235,14 +235,14 @@ def own_words(body: Mapping[str, Any], sent: Masker) -> str:
     return clean(sent.mask(clean(words, 4 * MAX_WORDS)), MAX_WORDS)
 
 
-def refuses_client(answer: Answer) -> bool:
+def refuses_client(reply: Reply) -> bool:
     """Whether it is about who we are, not about what we asked: another method may do (A16).
 
     Some say `invalid_request` when they find no client where they look for one.
     """
-    if answer.is_success and not (answer.body or {}).get("error"):
+    if reply.is_success and not (reply.body or {}).get("error"):
         return False
-    code = error_code(answer.body)
+    code = error_code(reply.body)
     if code == "invalid_request":
-        return bool(_CLIENT_WORDS.search(own_words(answer.body or {}, Masker())))
-    return code == "invalid_client" or (answer.status == 401 and not code)
+        return bool(_CLIENT_WORDS.search(own_words(reply.body or {}, Masker())))
+    return code == "invalid_client" or (reply.status == 401 and not code)

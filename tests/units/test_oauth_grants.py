@@ -122,6 +122,11 @@ class TestAuthorizationUrl:
         url = address(self.provider, self.client, resource=resource)
         assert parameters(url)["resource"] == resource
 
+    def test_without_a_page_nobody_is_sent(self) -> None:
+        """A provider for machines only names no authorization endpoint (RFC 8414, 2)."""
+        with pytest.raises(OAuthError, match="no page on which a person could log in"):
+            address(replace(self.provider, authorization_endpoint=""), self.client)
+
     def test_a_fragment_is_left_behind(self) -> None:
         """RFC 6749, 3.1: the endpoint has none; ours would hide behind it."""
         provider = replace(self.provider, authorization_endpoint="https://as/authorize#top")

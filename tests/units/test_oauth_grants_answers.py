@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.oauth.replies import Answer, read_tokens
+from servers.oauth.replies import Reply, read_tokens
 from servers.oauth.types import OAuthError, ProviderRefusal, ProviderUnreachable, Tokens
 from umpteenth.core.masking import Masker
 
@@ -21,7 +21,7 @@ GOOD = {"access_token": "at-1", "token_type": "Bearer"}
 
 
 def read(body: Any, status: int = 200, *, sent: Masker | None = None) -> Tokens:
-    return read_tokens(Answer(URL, status, body), NOW, sent=sent or Masker())
+    return read_tokens(Reply(URL, status, body), NOW, sent=sent or Masker())
 
 
 def failed(body: Any, status: int = 200, *, sent: Masker | None = None) -> OAuthError:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from servers.oauth import asking, grants
+from servers.oauth.registration import register
 from servers.oauth.types import Client, ProviderUnreachable, Tokens
 from tests.fakes.mcp_http import JSON, Reply
 from tests.fakes.oauth_providers import Endpoint, json_reply, pieces
@@ -185,3 +186,25 @@ class TestFailures:
         error, _ = await failure(Reply(abort=True))
         assert isinstance(error, ProviderUnreachable)
         assert "s3cret-value" not in error.message
+
+
+class TestGuard:
+    """I05, P77: endpoints come from strangers, so each request goes through the guarded door."""
+
+    async def test_cloud_metadata_is_never_asked(self) -> None:
+        async with Endpoint([GOOD]) as endpoint:
+            url = "http://169.254.169.254/latest/token"
+            values = {**endpoint.provider.as_json(), "token_endpoint": url}
+            provider = endpoint.provider.from_json({**values, "registration_endpoint": url})
+        with pytest.raises(ProviderUnreachable, match="metadata"):
+            await grants.client_credentials(provider, CLIENT, resource="", scopes=())
+        with pytest.raises(ProviderUnreachable, match="metadata"):
+            await register(provider, redirect_uri="https://ump.example.org/c", scopes=())
+
+    async def test_private_networks_are_not_where_they_are_not_allowed(
+        self, set_network: Any
+    ) -> None:
+        set_network(allow_private_targets=False)
+        error, endpoint = await failure(GOOD)
+        assert endpoint.requests == []
+        assert "points to a private or local network address" in error.message
