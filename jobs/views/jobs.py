@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -43,20 +44,26 @@ def job_list(request: Request) -> HttpResponse:
     jobs = list(page.object_list)
     recent = queries.recent_runs(jobs)
     now = clock.now()
-    for job in jobs:
-        queries.note_logins(job.attachments.all(), now)
     rows = [
         {
             "job": job,
             "schedule": schedules.describe(job),
             "bars": queries.strip(recent[job.pk]),
             "last": recent[job.pk][-1] if recent[job.pk] else None,
+            "servers": _servers(job, now),
             "is_overdue": bool(job.next_run_at and job.next_run_at < now),
         }
         for job in jobs
     ]
     context = {"rows": rows, "page_obj": page, "search": search}
     return render_page(request, "jobs/list.html", context, partial="jobs/_table.html")
+
+
+def _servers(job: Job, now: datetime) -> list[Attachment]:
+    """Those in trouble first: a row has no room for all of them."""
+    attached = list(job.attachments.all())
+    queries.note_logins(attached, now)
+    return sorted(attached, key=lambda item: not (item.login_problem and item.server.enabled))
 
 
 def get_job(pk: UUID) -> Job:

@@ -18,12 +18,12 @@ from servers.oauth.own_client import MAX_CLIENT_ID, MAX_CLIENT_SECRET, MAX_SCOPE
 from servers.private import Private
 
 PREFIX: Final = "oauth"
-_ID_HELP = "From the provider, for whom Umpteenth cannot register itself. Empty: it does, at login."
+_ID_HELP = "Given out by the provider. Empty: Umpteenth registers itself at the login."
 _SECRET_HELP = (
     "For a secret use the key button; a value typed here is stored encrypted and never shown "
     "again. Empty for a public client; a private key in PEM signs instead of being sent."
 )
-_SCOPES_HELP = "Separated by blanks, instead of what the server asks for. Empty: what it asks for."
+_SCOPES_HELP = "Separated by blanks, in place of what the server asks for; empty: just that."
 
 
 def _code(widget: type[forms.TextInput] | type[forms.Textarea], **attrs: Any) -> forms.Widget:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from servers.models import Login, Server
 from servers.oauth.clients import document_url, why_client
+from servers.oauth.scopes import scopes_to_request
 from servers.oauth.state import LoginState, login_state, login_warning
 from servers.oauth.types import Advertised, ClientKind
 from servers.status import Auth, auth_status, login_of
@@ -62,10 +63,10 @@ class ShownLogin:
 
     @property
     def short_warning(self) -> str:
-        """The warning in the few words that a row of a list has room for."""
+        """The warning where there is little room; when it ends stands behind `Login ends`."""
         if not self.warning or self.login is None:
             return ""
-        return "Login cannot be refreshed" if self.login.refresh_failures else "Login ends soon"
+        return "Login cannot be refreshed" if self.login.refresh_failures else "Login ends"
 
     @property
     def host(self) -> str:
@@ -108,8 +109,17 @@ class ShownLogin:
     @property
     def can_register_again(self) -> bool:
         """The provider may have forgotten the client that it registered (A29)."""
-        is_registered = self.login is not None and self.login.client_kind == "registered"
-        return self.can_log_in and is_registered
+        if self.login is None or self.login.client_kind != "registered":
+            return False
+        return self.can_log_in and (self.is_over or self.login.refresh_failures > 0)
+
+    @property
+    def asks_for(self) -> str:
+        """The scopes of the next login."""
+        if self.advertised is None or not self.is_by_person:
+            return self.server.oauth_scopes
+        given = {"operator": self.server.oauth_scopes, "wanted": self.server.oauth_wanted}
+        return " ".join(scopes_to_request(self.advertised, **given))
 
     @property
     def over_since(self) -> datetime | None:

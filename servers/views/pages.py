@@ -33,6 +33,11 @@ from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 PER_PAGE = 25
+_LOGGED_OUT = "Its tokens are removed, and taken back at the provider where it lets us."
+_AFTER_LOG_OUT = {
+    Server.LoginKind.PERSON.value: "Runs that use the server fail until somebody logs in again.",
+    Server.LoginKind.MACHINE.value: "The client logs in anew when the server is used next.",
+}
 MAX_WHY = 100  # characters of the last error below a row's state
 
 
@@ -147,8 +152,7 @@ def log_out(request: Request, pk: UUID) -> HttpResponse:
         return hx_redirect(request, reverse("servers:detail", args=[pk]))
     context = {
         "title": f"Log out of {server.name}?",
-        "text": "Its tokens are removed, and taken back at the provider where it lets us. Runs "
-        "that use the server fail until somebody logs in again.",
+        "text": f"{_LOGGED_OUT} {_AFTER_LOG_OUT[server.oauth_kind]}",
         "uses": usages(server),
         "action": reverse("servers_api:oauth_logout", args=[pk]),
         "verb": "Log out",

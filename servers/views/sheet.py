@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,8 @@ from django.views.decorators.http import require_GET
 from servers.effective import InForce, in_force
 from servers.forms.options import LABELS
 from servers.models import Check, Server
-from servers.oauth.shown import shown_login
+from servers.oauth.pending import unfinished
+from servers.oauth.shown import ShownLogin, shown_login
 from servers.policy import Policy
 from servers.queries import latest_news, recent_checks
 from servers.status import credentials_words, is_about_secret, login_of, token_problem
@@ -69,6 +70,7 @@ def detail(request: Request, pk: UUID) -> HttpResponse:
         **_connection(server),
         "login": login,
         "auth": login.auth,
+        "unfinished": _unfinished(login, now),
         **_health(server, checks),
         **_limits(server),
         "now": now,
@@ -85,6 +87,12 @@ def detail(request: Request, pk: UUID) -> HttpResponse:
     response = render_page(request, "servers/detail.html", context, partial=partial)
     leads_out = login.can_log_in and context["can_manage"]
     return let_forms_leave(response) if leads_out else response
+
+
+def _unfinished(login: ShownLogin, now: datetime) -> datetime | None:
+    """When a login was begun that did not come back; nobody asks where none can be begun."""
+    begun = unfinished(login.server.pk, now) if login.can_log_in else None
+    return begun.created_at if begun else None
 
 
 @require_GET

@@ -138,6 +138,10 @@
     goToLogin(root);
   }
 
+  // A link to a folded part of the form opens it.
+  const folded = document.getElementById(location.hash.slice(1));
+  if (folded instanceof HTMLDetailsElement) folded.open = true;
+
   document.addEventListener("htmx:load", (event) => prepare(event.detail.elt));
   prepare(document);
   document.querySelector("[data-open-check]")?.click();
