@@ -20,6 +20,7 @@ from servers import options as catalogue
 from servers import policy as policies
 from servers.oauth import own_client
 from servers.oauth.own_client import MACHINE as MACHINE
+from servers.oauth.own_client import PERSON as PERSON
 from servers.oauth.own_client import OAuthClientData as OAuthClientData
 from servers.options import HTTP as HTTP
 from servers.options import MAX_HEADER_NAME, OWN_HEADERS

@@ -10,8 +10,10 @@ from typing import Any
 
 from servers.effective import in_force
 from servers.models import Server
+from servers.oauth.shown import read_advertised, shown_login
 from servers.policy import OPEN, Policy
 from servers.status import auth_status, credentials_words
+from umpteenth.core import clock
 
 _OF_TOOLS = ("name", "title", "description", "read_only", "destructive", "open_world")
 
@@ -39,6 +41,8 @@ def details(server: Server) -> dict[str, Any]:
         "socket_path": server.socket_path,
         "secrets": sorted({*server.secret_names, *filter(None, [server.token_name])}),
         "credentials": credentials_words(server),
+        "oauth": _oauth(server),
+        "login": _login(server),
         "options": server.options,
         "limits": _limits(server),
         "policy": {"trust": OPEN, **server.policy},
@@ -52,6 +56,44 @@ def details(server: Server) -> dict[str, Any]:
         "instructions": server.instructions,
         "tool_list": tools,
     }
+
+
+def _oauth(server: Server) -> dict[str, Any]:
+    """What the server says of logins, and the operator's own client (P56-P58)."""
+    found = read_advertised(server)
+    facts = {
+        "advertised": server.oauth_advertised,
+        "issuer": found.provider.issuer if found else "",
+        "error": server.oauth_error,
+        "kind": server.oauth_kind if server.oauth_client_id else "",
+        "client_id": server.oauth_client_id,
+        "scopes": server.oauth_scopes,
+        "missing_scopes": server.oauth_wanted,
+    }
+    return {name: value for name, value in facts.items() if value not in ("", None)}
+
+
+def _login(server: Server) -> dict[str, Any]:
+    """The login, without its tokens; empty where there is none."""
+    shown = shown_login(server, clock.now(), with_provider=False)
+    login = shown.login
+    if login is None:
+        return {}
+    facts = {
+        "state": shown.state.value,
+        "issuer": login.issuer,
+        "client": login.client_kind,
+        "scopes": login.scopes,
+        "since": _moment(login.logged_in_at),
+        "by": login.logged_in_by.username if login.logged_in_by else "",
+        "expires_at": _moment(login.expires_at),
+        "refreshes": login.can_refresh,
+        "refreshed_at": _moment(login.refreshed_at),
+        "ended_at": _moment(login.ended_at),
+        "ended_reason": login.ended_reason,
+        "warning": shown.warning,
+    }
+    return {name: value for name, value in facts.items() if value not in ("", None)}
 
 
 def tools_of(server: Server) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import jsonschema_rs
@@ -14,11 +15,13 @@ from django.test.utils import CaptureQueriesContext
 
 from secrets_vault.services import ensure_key_ring, set_secret
 from servers import facts
-from servers.api import Details, Summary
+from servers.api import Details, OAuth, Summary
+from servers.api import Login as LoginSchema
 from servers.mcp.types import ServerUnavailable
-from servers.models import Server
+from servers.models import Login, Server
 from servers.services import store_failure
 from tests.fakes.api_tokens import new_token, with_token
+from tests.fakes.login_rows import ACCESS, ISSUER, REFRESH, logged_in, oauth_server
 from tests.fakes.server_rows import after_success, http_server, stdio_server
 from tests.units.conftest import ClientFor
 from umpteenth.accounts.models import User
@@ -70,7 +73,7 @@ def test_one_server_is_told_as_mcp_show_tells_it(
     answer = program.get(f"/api/mcp-servers/{server.pk}").json()
 
     printed = json.loads(CliRunner().invoke(mcp.command, ["show", "everything", "--json"]).stdout)
-    only_operators = {"headers", "env", "has_query"}
+    only_operators = {"headers", "env", "has_query", "client_secret"}
     assert {**answer, **{key: printed[key] for key in only_operators}} == printed
     assert [tool["name"] for tool in answer["tool_list"]] == ["a", "b"]
 
@@ -96,6 +99,46 @@ def test_no_secret_is_told(program: Client) -> None:
     one = program.get(f"/api/mcp-servers/{server.pk}").json()
     assert one["secrets"] == ["TOKEN"]
     assert one["endpoint"] == "https://user.example/mcp"
+
+
+@pytest.fixture
+def logged_in_server(member: User) -> Server:
+    """With everything that can be told of a login."""
+    server = oauth_server(
+        oauth_error="Nothing at https://a.example",
+        oauth_client_id="own-client",
+        oauth_scopes="read",
+        oauth_wanted="admin",
+    )
+    logged_in(
+        server,
+        lasts=timedelta(hours=1),
+        logged_in_by=member,
+        scopes="read",
+        refreshed_at=clock.now(),
+        refresh_failures=1,
+    )
+    return server
+
+
+def test_a_login_is_told_without_its_tokens(program: Client, logged_in_server: Server) -> None:
+    answer = program.get(f"/api/mcp-servers/{logged_in_server.pk}")
+    told = answer.json()
+    assert told["auth"] == "oauth"
+    assert told["login"]["state"] == "usable"
+    assert told["login"]["by"] == "bob"
+    assert told["login"]["warning"].startswith("The login could not be refreshed")
+    assert told["oauth"]["issuer"] == told["login"]["issuer"] == ISSUER
+    for secret in (ACCESS, REFRESH):
+        assert secret not in answer.content.decode()
+
+
+def test_every_fact_of_a_login_stands_in_the_openapi_document(logged_in_server: Server) -> None:
+    told = facts.details(logged_in_server)
+    assert set(told["oauth"]) == set(OAuth.model_fields)
+    Login.objects.update(ended="refused", ended_at=clock.now(), ended_reason="invalid_grant")
+    over = facts.details(Server.objects.get())
+    assert {*told["login"], *over["login"]} == set(LoginSchema.model_fields)
 
 
 def test_a_failure_is_told_in_the_servers_words(program: Client) -> None:

@@ -10,6 +10,7 @@ import click
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_add import add
 from umpteenth.cli.mcp_call import call
+from umpteenth.cli.mcp_oauth import login_words, logout
 from umpteenth.cli.mcp_set import set_options
 from umpteenth.cli.mcp_show import show
 from umpteenth.cli.mcp_switch import disable, enable
@@ -34,6 +35,7 @@ command.add_command(add)
 command.add_command(show)
 command.add_command(set_options)
 command.add_command(call)
+command.add_command(logout)
 command.add_command(enable)
 command.add_command(disable)
 
@@ -169,6 +171,9 @@ def _print_result(result: dict[str, Any], check: Check) -> None:
 def _login_words(check: Check) -> str:
     """The same as the hint says, in commands."""
     name = check.server.name
+    check.server.refresh_from_db()
+    if words := login_words(check.server):
+        return words
     return (
         "Send a token: umpteenth secret set TOKEN, then: "
         f"umpteenth mcp set {name} token_ref=@TOKEN\n"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli.bootstrap import setup
+from umpteenth.cli.mcp_oauth import client_of, client_options
 from umpteenth.cli.mcp_words import summary
 from umpteenth.cli.output import emit_json, fail, json_option
 
@@ -52,6 +53,7 @@ class _Add(click.Command):
 @click.option("--uri", help="Address used over the socket, e.g. http://localhost/mcp.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Over HTTP.")
 @click.option("--token-ref", metavar="@NAME", help="A secret that is sent as bearer token.")
+@client_options
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="With a command.")
 @click.option(
     "--set",
@@ -112,6 +114,8 @@ def _wrong_usage(given: dict[str, Any]) -> str:
         return "--header goes with --url or --socket; a command has --env."
     if program and given["token_ref"] is not None:
         return "--token-ref goes with --url or --socket; a command gets its token by --env."
+    if url is None and any(value for key, value in given.items() if key.startswith("oauth_")):
+        return "--oauth-… goes with --url: a socket and a command have no logins."
     if not program and given["env"]:
         return "--env goes with a command; a URL and a socket have --header."
     return ""
@@ -133,6 +137,7 @@ def _data(given: dict[str, Any]) -> ServerData:
         args=program[1:],
         env=_entries(given["env"], "=", "--env"),
         options=_options(given["settings"], given["token_ref"]),
+        oauth=client_of(given),
     )
 
 
@@ -213,6 +218,8 @@ def _literals(data: ServerData) -> Iterator[str]:
         for entry in (*data.headers, *data.env)
         if entry.value and _SENSITIVE.search(entry.name) and not refers(entry.value)
     ]
+    secret = data.oauth.secret if data.oauth else None
+    found += ["--oauth-client-secret"] if secret and not refers(secret) else []
     for what in found:
         yield (
             f"{what} holds a literal value. It is stored encrypted in {_database()} and "

@@ -9,6 +9,7 @@ import click
 
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_add import read_setting
+from umpteenth.cli.mcp_oauth import SETTINGS, changed_client
 from umpteenth.cli.mcp_words import get_server, summary
 from umpteenth.cli.output import emit_json, fail, json_option
 
@@ -20,7 +21,8 @@ from umpteenth.cli.output import emit_json, fail, json_option
 def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Change options of a server; OPTION= alone brings its default back.
 
-    umpteenth mcp add --help lists the options, umpteenth mcp show NAME what holds now.
+    umpteenth mcp add --help lists the options, umpteenth mcp show NAME what holds now. The OAuth
+    client has oauth_kind (person, machine), oauth_client_id, oauth_client_secret, oauth_scopes.
     """
     changes = dict(_setting(text) for text in settings)
     setup()
@@ -36,7 +38,8 @@ def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
     server = get_server(name)
     data = current_data(server)
     options = {**(data.options or {}), **changes}
-    data = replace(data, options={key: value for key, value in options.items() if value != ""})
+    options = {key: value for key, value in options.items() if value != "" and key not in SETTINGS}
+    data = replace(data, options=options, oauth=changed_client(server, changes))
     try:
         saved = update_server(server, actor=None, data=data, version=server.version)
     except (InvalidServer, OutdatedEdit, ServerGone) as error:
@@ -56,6 +59,6 @@ def _setting(text: str) -> tuple[str, Any]:
     from servers.options import BY_NAME
 
     name, equals, value = (part.strip() for part in text.partition("="))
-    if equals and not value and name in BY_NAME:
-        return name, ""
+    if equals and (name in SETTINGS or (not value and name in BY_NAME)):
+        return name, value
     return read_setting(text)

@@ -61,4 +61,5 @@ def _private_details(server: Server) -> dict[str, Any]:
         "headers": {name: shown(value) for name, value in private.headers},
         "env": {name: shown(value) for name, value in private.env},
         "has_query": bool(private.query),
+        "client_secret": shown(private.client_secret) if private.client_secret else "",
     }
