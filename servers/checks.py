@@ -24,8 +24,7 @@ from secrets_vault.errors import SecretError
 from servers import toolcache
 from servers.connecting import connection_settings
 from servers.mcp.types import Asker, ConnectionSettings, ServerError, ServerUnavailable
-from servers.models import Check, Login, Server
-from servers.oauth.state import LoginState, login_condition
+from servers.models import Check, Server
 from servers.probe import Found, Looked, Probe, Progress
 from servers.queries import QUIET
 from servers.results import (
@@ -145,7 +144,9 @@ def run_check(check_id: UUID, *, ask: Asker | None = None) -> bool:
     masker = Masker(mask)
     if settings.credentials is not None:
         settings.credentials.tell(masker.learn)
-    probe = Probe(settings, spawn, ask, looks_for_login=_looks_for_login(check, settings))
+    # P36: a person's test that joined a health check under way has stayed a health check.
+    looks = check.kind == Check.Kind.PERSON and settings.looks_for_login
+    probe = Probe(settings, spawn, ask, looks_for_login=looks)
     reason = _follow(check, token, probe, masker)
     return _finish(check, token, probe, reason, masker, settings.warnings)
 
@@ -155,19 +156,6 @@ def _settings(check: Check) -> tuple[ConnectionSettings, dict[str, str]]:
     person = check.requested_by
     actor = person.get_username() if person else ""
     return connection_settings(check.server, actor=actor, testing=True)
-
-
-def _looks_for_login(check: Check, settings: ConnectionSettings) -> bool:
-    """P35, P36: at a person's test of a server that has no login, and that nothing else lets in.
-
-    A test that joined a health check under way stays a health check, and those never look.
-    """
-    if check.kind != Check.Kind.PERSON or settings.transport != "http":
-        return False
-    if any(name.lower() == "authorization" for name, _ in settings.headers):
-        return False
-    usable = login_condition(LoginState.USABLE, database_now(), prefix="")
-    return not Login.objects.filter(usable, server=check.server_id).exists()
 
 
 def end_dead(now: datetime) -> int:
