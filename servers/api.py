@@ -80,6 +80,35 @@ class Tool(Schema):
     restricted: str = Field(description="What the policy says; empty: every run may use it")
 
 
+class OAuth(Schema):
+    """What the server says of logins, and the operator's own client; what is empty is left out."""
+
+    advertised: bool | None = None
+    issuer: str | None = None
+    error: str | None = None
+    kind: str | None = None
+    client_id: str | None = None
+    scopes: str | None = None
+    missing_scopes: str | None = Field(None, description="For lack of which a call was refused")
+
+
+class Login(Schema):
+    """The login without its tokens; empty where there is none, and what is empty is left out."""
+
+    state: str | None = None
+    issuer: str | None = None
+    client: str | None = None
+    scopes: str | None = None
+    since: Moment | None = None
+    by: str | None = None
+    expires_at: Moment | None = Field(None, description="Of the access token")
+    refreshes: bool | None = Field(None, description="Whether it is renewed without a person")
+    refreshed_at: Moment | None = None
+    ended_at: Moment | None = None
+    ended_reason: str | None = None
+    warning: str | None = None
+
+
 class Details(Summary):
     """One server with its settings, limits, health and tools."""
 
@@ -87,6 +116,8 @@ class Details(Summary):
     socket_path: str
     secrets: list[str] = Field(description="Names of the secrets that it uses")
     credentials: str = Field(description="Which credential is sent, in a sentence")
+    oauth: OAuth
+    login: Login
     options: dict[str, Any]
     limits: list[Limit]
     policy: dict[str, Any]
@@ -113,7 +144,7 @@ def list_servers(request: HttpRequest, wanted: Query[Wanted]) -> dict[str, Any]:
     return {"items": [facts.summary(server) for server in page], "count": found.count()}
 
 
-@router.get("/{uuid:pk}", response=Details, url_name="server")
+@router.get("/{uuid:pk}", response=Details, exclude_unset=True, url_name="server")
 def show_server(request: HttpRequest, pk: UUID) -> dict[str, Any]:
     """One MCP server."""
     server = get_server(pk)
