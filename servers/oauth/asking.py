@@ -5,6 +5,7 @@ Loaded where somebody asks, by `grants` and `registration`: it brings the HTTP c
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -85,10 +86,19 @@ async def _revoke(provider: Provider, client: Client, form: Form) -> None:
 
 async def _ask(url: str, provider: Provider, client: Client, form: Form) -> tuple[Reply, Method]:
     """A provider that does not know the client by the first method is asked once more with the
-    next one, never with two at once (A16). If it knows none, its first answer counts."""
+    next one, never with two at once (A16). If it knows none, its first answer counts. Both
+    together take no longer than one may."""
     first: tuple[Reply, Method] | None = None
+    clock = asyncio.get_running_loop().time
+    ends = clock() + LIMIT_SECONDS
+    filled = urlencode([(name, value) for name, value in form.items() if value])
     for method, audience in _ways(client, provider):
-        answer = await _post_form(url, client, method, provider, audience=audience, form=form)
+        headers, body = prove(
+            client, method, provider, endpoint=url, audience=audience, form=filled
+        )
+        answer = await post(
+            url, body.encode(), {"Content-Type": FORM, **headers}, seconds=ends - clock()
+        )
         if not replies.refuses_client(answer):
             return answer, method
         first = first or (answer, method)
@@ -122,27 +132,21 @@ def _masker(client: Client, form: Form) -> Masker:
     return Masker({**values, **({"client_secret": client.secret} if client.secret else {})})
 
 
-async def _post_form(
-    url: str, client: Client, method: Method, provider: Provider, *, audience: str, form: Form
-) -> Reply:
-    filled = urlencode([(name, value) for name, value in form.items() if value])
-    headers, body = prove(client, method, provider, endpoint=url, audience=audience, form=filled)
-    return await post(url, body.encode(), {"Content-Type": FORM, **headers})
-
-
 async def post_json(url: str, body: Mapping[str, Any]) -> Reply:
     """Raises `ProviderUnreachable`."""
     return await post(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
 
-async def post(url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], *, seconds: float | None = None
+) -> Reply:
     """The answer, whatever its status. Raises `ProviderUnreachable`."""
     if http.origin(url) is None:
         raise ProviderUnreachable(f"{http.public_url(url)} is no address of an endpoint.")
     headers = {"Accept": "application/json", "Accept-Encoding": "identity", **headers}
     try:
         async with (
-            deadlines.timeout(LIMIT_SECONDS),
+            deadlines.timeout(LIMIT_SECONDS if seconds is None else seconds),
             http.async_client(timeout=LIMIT_SECONDS, headers=headers) as client,
         ):
             for _ in range(MAX_REDIRECTS + 1):
@@ -174,7 +178,7 @@ def _next_address(response: httpx2.Response, url: str) -> str:
     with contextlib.suppress(ValueError):
         target = urljoin(url, response.headers["location"])
     if response.status_code in (307, 308) and http.same_origin(url, target):
-        return target
+        return http.without_userinfo(target)
     shown = http.public_url(target) or "another address"
     raise ProviderUnreachable(
         f"{http.public_url(url)} redirects to {shown}, where Umpteenth sends no codes and secrets.",

@@ -71,9 +71,13 @@ def _signed(client: Client, provider: Provider, audience: str, form: str) -> str
         )
     except (JoseError, ValueError) as error:
         raise _unusable() from error
-    body: str = add_params_to_qs(
-        form, [("client_assertion_type", ASSERTION_TYPE), ("client_assertion", assertion)]
-    )
+    # The ID need not be there (RFC 7521, 4.2); some providers look for it.
+    parameters = {
+        "client_id": client.client_id,
+        "client_assertion_type": ASSERTION_TYPE,
+        "client_assertion": assertion,
+    }
+    body: str = add_params_to_qs(form, parameters)
     return body
 
 

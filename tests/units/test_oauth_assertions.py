@@ -93,7 +93,8 @@ class TestSigned:
     def test_a_statement_says_who_to_whom_and_for_how_long(self) -> None:
         headers, form = proof("private_key_jwt", pem(EC_KEY))
         assert headers == {}
-        assert set(form) == {"client_assertion", "client_assertion_type"}
+        assert set(form) == {"client_id", "client_assertion", "client_assertion_type"}
+        assert form["client_id"] == "mine"
         assert form["client_assertion_type"] == (
             "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
         )

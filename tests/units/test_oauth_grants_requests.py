@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from servers.oauth import asking, grants
+from servers.oauth import asking, grants, replies
 from servers.oauth.registration import register
-from servers.oauth.types import Client, ProviderUnreachable, Tokens
+from servers.oauth.types import Client, ProviderRefusal, ProviderUnreachable, Tokens
 from tests.fakes.mcp_http import JSON, Reply
 from tests.fakes.oauth_providers import Endpoint, json_reply, pieces
 
@@ -56,6 +56,15 @@ class TestRequest:
             await grants.client_credentials(endpoint.provider, CLIENT, resource="", scopes=())
         assert endpoint.forms() == [{"grant_type": "client_credentials"}]
 
+    async def test_the_endpoints_query_stays(self) -> None:
+        """RFC 6749, 3.2."""
+        async with Endpoint([GOOD]) as endpoint:
+            values = endpoint.provider.as_json()
+            values["token_endpoint"] += "?tenant=a%20b"
+            provider = endpoint.provider.from_json(values)
+            await grants.client_credentials(provider, CLIENT, resource="", scopes=())
+        assert endpoint.requests[0].path == "/endpoint?tenant=a%20b"
+
 
 class TestRedirects:
     """B10 and B12's neighbours: a redirect may lead on, but takes no secret elsewhere."""
@@ -69,6 +78,16 @@ class TestRedirects:
         first, second = endpoint.requests
         assert first.body == second.body
         assert first.headers["authorization"] == second.headers["authorization"]
+
+    async def test_one_cannot_put_other_words_in_the_place_of_ours(self) -> None:
+        """A user name in an address would be sent as Authorization."""
+        async with Endpoint([Reply(307), GOOD]) as endpoint:
+            place = f"http://user:word@127.0.0.1:{endpoint.http.port}/x"
+            endpoint.replies[0] = Reply(307, {"location": place})
+            await grants.client_credentials(endpoint.provider, CLIENT, resource="", scopes=())
+        first, second = endpoint.requests
+        assert second.path == "/x"
+        assert second.headers["authorization"] == first.headers["authorization"]
 
     async def test_one_to_another_origin_is_not(self) -> None:
         async with Endpoint([GOOD]) as other:
@@ -165,6 +184,25 @@ class TestFailures:
                     await grants.client_credentials(provider, CLIENT, resource="", scopes=())
             finally:
                 never.close()
+
+    async def test_both_methods_together_take_no_longer(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A16 within the limit: a refresh holds a lease meanwhile (A20)."""
+        given: list[float | None] = []
+
+        async def post(url: str, *request: Any, seconds: float | None = None) -> replies.Reply:
+            given.append(seconds)
+            return replies.Reply(url, 401, {"error": "invalid_client"})
+
+        monkeypatch.setattr(asking, "post", post)
+        async with Endpoint([GOOD]) as endpoint:
+            with pytest.raises(ProviderRefusal):
+                await grants.client_credentials(endpoint.provider, CLIENT, resource="", scopes=())
+        first, second = given
+        assert first is not None
+        assert second is not None
+        assert second < first <= 30
 
     async def test_a_closed_port_is_named(self) -> None:
         """Connection errors are told apart (issue 4, section 5)."""
