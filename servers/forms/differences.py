@@ -47,13 +47,10 @@ def _client_differences(
         "Scopes": (current.oauth_scopes, data.scopes),
     }
     if data.secret is not None and data.secret != stored.client_secret:
-        secrets = [_secret_words(secret) for secret in (stored.client_secret, data.secret)]
-        pairs["Client secret"] = (secrets[0], secrets[1])
+        theirs = _words(stored.client_secret) if stored.client_secret else "none"
+        mine = data.secret if refers(data.secret) or not data.secret else "a new value"
+        pairs["Client secret"] = (theirs, mine or "none")
     return [Difference(label, *pair) for label, pair in pairs.items() if pair[0] != pair[1]]
-
-
-def _secret_words(secret: str) -> str:
-    return _words(secret) if secret else "none"
 
 
 def _plain(form: ServerForm, current: Server) -> list[Difference]:
