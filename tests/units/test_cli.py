@@ -20,7 +20,7 @@ from umpteenth import cli
 from umpteenth.cli import COMMANDS, bootstrap, doctor
 from umpteenth.cli.output import emit_json, fail, table
 from umpteenth.core import checks
-from umpteenth.core.config import AppOptions, ConfigError, Options, get_options
+from umpteenth.core.config import AppOptions, ConfigError, NetworkOptions, Options, get_options
 
 
 @pytest.fixture(autouse=True)
@@ -315,6 +315,8 @@ def test_doctor_reports_options_that_cannot_be_used(monkeypatch: pytest.MonkeyPa
 
 # advice about options
 
+PROXIES = tuple(f(f"{n}_proxy") for n in ("http", "https", "all") for f in (str.lower, str.upper))
+
 
 def advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **app: Any) -> list[str | None]:
     options = Options(data_dir=tmp_path, app=AppOptions(**app))
@@ -345,6 +347,27 @@ def test_a_data_directory_open_to_others_is_pointed_out(
 ) -> None:
     tmp_path.chmod(0o755)
     assert advice(tmp_path, monkeypatch) == ["umpteenth.W004"]
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+def test_a_proxy_that_is_not_used_is_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """P77: where the only way out leads through it, every server times out."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv(variable, "http://proxy.example:3128")
+    assert advice(tmp_path, monkeypatch) == []
+    ruled_out: list[dict[str, Any]] = [
+        {"allow_private_targets": False},
+        {"blocked_targets": ("10.0.0.0/8",)},
+    ]
+    for network in ruled_out:
+        options = Options(data_dir=tmp_path, network=NetworkOptions(**network))
+        monkeypatch.setattr(checks, "get_options", lambda options=options: options)
+        assert [message.id for message in checks.check_options()] == ["umpteenth.W005"]
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    assert checks.check_options() == []
 
 
 def test_the_tests_own_data_directory_is_private() -> None:

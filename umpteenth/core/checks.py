@@ -19,7 +19,7 @@ def check_options(
     app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any
 ) -> list[CheckMessage]:
     options = get_options()
-    return [*_check_address(options), *_check_data_dir(options)]
+    return [*_check_address(options), *_check_data_dir(options), *_check_proxies(options)]
 
 
 def _check_address(options: Options) -> list[CheckMessage]:
@@ -62,5 +62,25 @@ def _check_data_dir(options: Options) -> list[CheckMessage]:
             f"Other users of this machine can look into the data directory {path}.",
             hint=f"Run: chmod 700 {path}",
             id="umpteenth.W004",
+        )
+    ]
+
+
+def _check_proxies(options: Options) -> list[CheckMessage]:
+    """Where the only way out leads through a proxy, every server would time out."""
+    network = options.network
+    if network.allow_private_targets and not network.blocked_targets:
+        return []
+    from urllib.request import getproxies_environment  # not for every process
+
+    if not {"http", "https", "all"} & getproxies_environment().keys():
+        return []
+    return [
+        Warning(
+            "The proxies that the environment names are not used, because "
+            "network.allow_private_targets or network.blocked_targets rules addresses out.",
+            hint="A proxy resolves names on its own. Let it rule those addresses out, and leave "
+            "both options as they are by default.",
+            id="umpteenth.W005",
         )
     ]
