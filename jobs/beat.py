@@ -36,6 +36,7 @@ HINT_AFTER = timedelta(seconds=3)  # a queued run older than this may have lost 
 HINT_AGAIN = 10.0  # seconds between two hints for the same row
 AT_MOST = 100  # rows of one kind in one sweep
 TIDY_EVERY = 600.0  # seconds
+WARN_EVERY = 60.0  # seconds
 
 
 class Sweeper:
@@ -49,6 +50,7 @@ class Sweeper:
         self._watching_since: datetime | None = None
         self._health_begun = False
         self._tidied_at: float | None = None
+        self._warned_at: float | None = None
 
     def sweep(self, now: datetime) -> bool:
         """Do everything that is due; False where another beat holds the lease.
@@ -58,7 +60,7 @@ class Sweeper:
         if not take_lease(self.holder, now):
             return False
         steps: list[Callable[[datetime], int]] = [fire_due, self.hint_waiting]
-        steps += [self.check_servers, self.tidy]
+        steps += [self.check_servers, refresh_logins, self.warn_of_logins, self.tidy]
         if self._has_watched(now):
             steps += [lifecycle.reap, end_dead_checks]
         for step in steps:
@@ -86,16 +88,27 @@ class Sweeper:
             self._health_begun = True
         return health.start_due(now)
 
+    def warn_of_logins(self, now: datetime) -> int:
+        """Every minute: tell the audit log of logins that are about to end."""
+        from servers.oauth import upkeep
+
+        moment = self._clock()
+        if self._warned_at is not None and moment - self._warned_at < WARN_EVERY:
+            return 0
+        self._warned_at = moment
+        return upkeep.warn(now)
+
     def tidy(self, now: datetime) -> int:
-        """Now and then: delete old checks, and places in line that have expired (they count for
-        nothing, and are only in the way)."""
+        """Now and then: delete old checks, logins that were begun and not finished, and places in
+        line that have expired (they count for nothing, and are only in the way)."""
         from servers import checks, inflight
+        from servers.oauth import upkeep
 
         moment = self._clock()
         if self._tidied_at is not None and moment - self._tidied_at < TIDY_EVERY:
             return 0
         self._tidied_at = moment
-        return checks.prune(now) + inflight.sweep()
+        return checks.prune(now) + inflight.sweep() + upkeep.prune(now)
 
     def hint_waiting(self, now: datetime) -> int:
         """Tell workers again about what could start; how many hints were sent."""
@@ -159,6 +172,12 @@ def fire_due(now: datetime) -> int:
             Job.objects.filter(pk=job_id, next_run_at=moment).update(next_run_at=None)
             logger.error("the schedule of job %s cannot be used any more: %s", job_id, error)
     return fired
+
+
+def refresh_logins(now: datetime) -> int:
+    from servers.oauth import upkeep
+
+    return upkeep.start_due(now)
 
 
 def end_dead_checks(now: datetime) -> int:

@@ -136,6 +136,8 @@ AUDIT_WORDS = {
     "revoke": "revoked",
     "login": "logged in to",
     "logout": "logged out of",
+    "login_ending": "warned of the login of",
+    "login_ended": "lost the login of",
 }
 
 

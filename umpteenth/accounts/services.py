@@ -38,15 +38,16 @@ def record_audit(
     object_id: object,
     object_name: str,
     details: Mapping[str, Any] | None = None,
+    by: str = "command line",
 ) -> None:
     """Write who did what to which thing. `details` must hold no secret value.
 
     `action` is `kind.verb` such as `server.create`; `models.AUDIT_WORDS` has the words for it.
-    `actor` None stands for the command line.
+    `actor` None is no person; `by` says who else.
     """
     AuditEntry.objects.create(
         actor=actor,
-        actor_name=actor.username if actor else "command line",
+        actor_name=actor.username if actor else by,
         action=action[:60],
         kind=kind[:30],
         object_id=str(object_id)[:40],
