@@ -1,0 +1,9 @@
+"""MCP 2025-06-18, Authorization: how a login is found."""
+
+from __future__ import annotations
+
+from tests.spec import authorization_discovery as discovery
+
+
+class TestResources(discovery.ResourcesOfNewer):
+    revision = "2025-06-18"
