@@ -340,7 +340,8 @@ class TestRunning:
         """Whom connections were asked for; none is made."""
         asked: list[str] = []
 
-        def settings(server: Server, *, actor: str) -> Any:
+        def settings(server: Server, *, actor: str, testing: bool) -> Any:
+            assert testing
             asked.append(actor)
             raise ServerUnavailable("Not here.")
 

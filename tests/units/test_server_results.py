@@ -298,7 +298,9 @@ def test_tools_are_masked_before_the_database_is_locked(
     found: Any = Found(FoundServer(), tool_list("a"))  # type: ignore[arg-type]
     if by == "a check":
         check = checks.request_check(server, actor=None, hinted=False)
-        checks._succeed(check, str(checks._claim(check.pk)), found, Masker({}), {"warnings": []})
+        checks._succeed(
+            check, str(checks._claim(check.pk)), found, None, Masker({}), {"warnings": []}
+        )
     else:
         store_run_start(server.pk, 1, found.connection, found.tools, Masker({}))
     assert locked == [False]
