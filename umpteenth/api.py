@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja import NinjaAPI, Schema
 from ninja.errors import HttpError, ValidationError
@@ -17,7 +16,7 @@ from ninja.utils import check_csrf
 
 from servers.api import router as servers_router
 from umpteenth import __version__
-from umpteenth.accounts.views.errors import forbidden, not_found
+from umpteenth.accounts.views.errors import not_found
 from umpteenth.core.htmx import Request
 
 NO_CSRF = (
@@ -104,8 +103,3 @@ def _field(fault: dict[str, Any]) -> str:
 @api.exception_handler(Http404)
 def gone(request: HttpRequest, error: Http404) -> HttpResponse:
     return not_found(request, error)
-
-
-@api.exception_handler(PermissionDenied)
-def refused(request: HttpRequest, error: PermissionDenied) -> HttpResponse:
-    return forbidden(request, error)

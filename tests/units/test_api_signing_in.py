@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client, RequestFactory
@@ -131,9 +132,10 @@ def test_routes_of_the_rest_api_keep_csrf_for_sessions_too(rf: RequestFactory, b
         BySession()(request)
     assert (refused.value.status_code, str(refused.value)) == (403, NO_CSRF)
     assert BySession()(_signed(rf.get("/api/mcp-servers"), bob)) == bob
+    assert BySession()(_signed(rf.get("/api/mcp-servers"), AnonymousUser())) is None
 
 
-def _signed(request: HttpRequest, person: User) -> HttpRequest:
+def _signed(request: HttpRequest, person: User | AnonymousUser) -> HttpRequest:
     request.user = person
     return request
 
