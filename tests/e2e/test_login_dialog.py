@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from django.test import Client
 from playwright.sync_api import Locator, Page, Route, expect
 from pytest_django.live_server_helper import LiveServer
 
@@ -161,3 +164,31 @@ def test_a_link_to_the_client_opens_its_folded_part(page: Page) -> None:
     expect(page.get_by_role("textbox", name="Callback URL")).to_be_visible()
     page.get_by_role("button", name="Copy the Callback URL").click()
     expect(page.locator(".toast-card")).to_be_visible()
+
+
+@pytest.mark.parametrize("place", ["list", "sheet", "test"])
+def test_without_script_the_form_leads_to_the_provider_all_the_same(
+    place: str,
+    new_context: Any,
+    live_server: LiveServer,
+    administrator_client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The policy stops forms whose answers lead to another site, which a login does."""
+    ensure_key_ring()
+    elsewhere = live_server.url.replace("localhost", "127.0.0.1") + ELSEWHERE
+    assert elsewhere not in live_server.url
+    monkeypatch.setattr("servers.oauth.login.begin_login", lambda *args, **more: elsewhere)
+    context = new_context(base_url=live_server.url, java_script_enabled=False)
+    value = administrator_client.cookies["sessionid"].value
+    context.add_cookies([{"name": "sessionid", "value": value, "url": live_server.url}])
+    page: Page = context.new_page()
+    check = address().partition("=")[2].partition("&")[0]
+    places = {
+        "list": "/servers/",
+        "sheet": f"/servers/{Server.objects.get().pk}/",
+        "test": f"/servers/checks/{check}/",
+    }
+    page.goto(places[place])
+    page.get_by_role("button", name="Log in").first.click()
+    page.wait_for_url(elsewhere)
