@@ -77,6 +77,13 @@ STANDARD_LIBRARY_ONLY = ("jobs.sandbox.launcher", "jobs.ump", "umpteenth.supervi
 # Packages whose own __init__ holds nothing that runs.
 EMPTY = ("umpteenth", "umpteenth.core", "secrets_vault", "servers", "servers.oauth", "jobs")
 SDK = ("mcp", "mcp_types")
+# The modules that may open connections for HTTP, and what nobody opens any with.
+HTTP_DOOR = ("umpteenth.core.http", "umpteenth.core.guard")
+OTHER_CLIENTS = (
+    *("aiohttp", "authlib.integrations", "http.client", "httpcore2", "httpx", "requests"),
+    *("mcp.client.auth", "mcp.client.sse", "mcp.client.streamable_http", "mcp.client.websocket"),
+    *("urllib.request.build_opener", "urllib.request.urlopen", "urllib3"),
+)
 MAX_LINES = 500
 MAX_MODEL_LINES = 600
 
@@ -192,6 +199,18 @@ def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
 def test_time_limits_are_those_that_hold_on_every_python(path: Path) -> None:
     """`asyncio.timeout` fails in cancelled tasks on Debian 12's Python: `core.deadlines`."""
     assert "asyncio.timeout(" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", CODE, ids=IDS)
+def test_http_goes_out_through_one_door(path: Path) -> None:
+    """I02, I05: a client made anywhere else would go past the guard (`core.http`)."""
+    if module_name(path) in HTTP_DOOR:
+        return
+    assert not {name for name in imports(path) if within(name, OTHER_CLIENTS)}
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+    makes_one = re.compile(r"httpx2\.(\w*(Client|Transport)|[a-z]+)")
+    assert not [name for name in called if makes_one.fullmatch(name)]
 
 
 @pytest.mark.parametrize("name", EMPTY)
