@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from secrets_vault.crypto import CryptoError
@@ -43,12 +43,15 @@ from servers.oauth.store import put_login, read_login
 from servers.oauth.types import (
     Advertised,
     Client,
+    DiscoveryFailed,
     LoginSecrets,
     OAuthError,
     Provider,
     ProviderRefusal,
     Tokens,
 )
+from servers.probe import Looked
+from servers.results import store_looked
 from servers.status import Auth, auth_status
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
@@ -148,6 +151,8 @@ def _go(server: Server, person: User, session_key: str, begun: Begun) -> str:
         pending.keep(server, person=person, session_key=session_key, state=state, begun=begun)
     except SecretError as error:
         raise OAuthError(str(error)) from None
+    except IntegrityError:
+        raise OAuthError(f"{server.name} was deleted meanwhile.") from None
     return authorization_url(
         begun.provider,
         begun.client,
@@ -161,12 +166,14 @@ def _go(server: Server, person: User, session_key: str, begun: Begun) -> str:
 
 def _discover(server: Server) -> Advertised:
     """Anew, from what the server said last: endpoints change, and so does what they can."""
-    found = _wait_for(discover(server.url, _last_challenge(server)))
+    try:
+        found = _wait_for(discover(server.url, _last_challenge(server)))
+    except DiscoveryFailed as failure:
+        store_looked(server, Looked(failure=failure))
+        raise
     if found is None:
         raise OAuthError(f"{server.name} does not say how to log in.", "Test it first.")
-    Server.objects.filter(pk=server.pk, connection_version=server.connection_version).update(
-        oauth_advertised=True, oauth_found=found.as_json(), oauth_error=""
-    )
+    store_looked(server, Looked(found))
     return found
 
 

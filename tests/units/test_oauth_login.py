@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
@@ -124,6 +124,51 @@ def test_what_was_found_on_the_way_is_stored(fake: OAuthServer, alice: User) -> 
     server = Server.objects.get()
     assert server.oauth_advertised is True
     assert server.oauth_found["provider"]["issuer"] == fake.issuer
+
+
+def test_a_search_that_failed_says_why_on_the_sheet(fake: OAuthServer, alice: User) -> None:
+    """Each address with its answer."""
+    fake.variant.metadata_at = ()
+    server = server_at(fake)
+    with pytest.raises(OAuthError):
+        begin(server, alice)
+    server.refresh_from_db()
+    assert f"{fake.origin}/.well-known/oauth-authorization-server: " in server.oauth_error
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"registration_endpoint": "http://169.254.169.254/register"},
+        {"token_endpoint": "http://169.254.169.254/token"},
+    ],
+    ids=str,
+)
+def test_addresses_that_may_not_be_called_are_not_called(
+    metadata: dict[str, str],
+    fake: OAuthServer,
+    alice: User,
+    set_network: Callable[..., None],
+) -> None:
+    """P77, I05: the guard stands before discovery, registration and the exchange."""
+    server = server_at(fake)
+    if metadata:
+        fake.variant.metadata = metadata
+    else:
+        set_network(allow_private_targets=False)
+    with pytest.raises(OAuthError):
+        finish(server, alice, fake.visit(begin(server, alice)))
+    assert fake.count("token") == 0
+    assert not Login.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_is_deleted_on_the_way_is_told(fake: OAuthServer, alice: User) -> None:
+    server = server_at(fake)
+    Server.objects.all().delete()
+    with pytest.raises(OAuthError, match="notes was deleted meanwhile"):
+        begin(server, alice)
 
 
 def test_discovery_runs_anew_at_each_login(fake: OAuthServer, alice: User) -> None:

@@ -13,6 +13,7 @@ from django.db import connection
 
 from servers.definition import Entry, OAuthClientData, ServerData
 from servers.models import Login, PendingLogin, Server
+from servers.oauth import pending
 from servers.oauth.answer import Answer
 from servers.oauth.login import finish_login
 from servers.oauth.types import OAuthError
@@ -265,14 +266,22 @@ def test_a_server_that_was_deleted_meanwhile_is_no_fault(fake: OAuthServer, alic
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_callbacks_at_the_same_moment_one_counts(fake: OAuthServer, alice: User) -> None:
-    """I07: single use, whatever the timing."""
+def test_of_two_callbacks_at_the_same_moment_one_counts(
+    fake: OAuthServer, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I07: single use, whatever the timing: both have found the login before either takes it."""
     server = server_at(fake)
     good = params(fake.visit(begin(server, alice)))
-    start, results = Barrier(2), []
+    both, results = Barrier(2), []
+    take = pending.take
+
+    def together(row: PendingLogin) -> pending.Begun:
+        both.wait(10)
+        return take(row)
+
+    monkeypatch.setattr(pending, "take", together)
 
     def come_back() -> None:
-        start.wait(10)
         try:
             results.append(finish(server, alice, "", params=good).again)
         except OAuthError as error:
