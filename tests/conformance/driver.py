@@ -2,6 +2,8 @@
 
     python -m tests.conformance.driver URL
 
+Scenarios of logins get the whole product (`logins`), all others the engine alone.
+
 The suite names the scenario in MCP_CONFORMANCE_SCENARIO and hands over what else it needs as JSON
 in MCP_CONFORMANCE_CONTEXT. Exit status 1 where the engine reports an error.
 """
@@ -17,6 +19,7 @@ from typing import Any
 
 from servers.mcp.client import Connection, connect
 from servers.mcp.types import ConnectionSettings, ServerError
+from tests.conformance import logins
 
 Drive = Callable[[Connection, dict[str, Any]], Awaitable[None]]
 
@@ -61,19 +64,26 @@ def _arguments(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def main(url: str) -> int:
+def main(url: str) -> int:
     scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     drive = SCENARIOS.get(scenario, call_every_tool)
-    settings = ConnectionSettings(name=scenario or "suite", transport="http", url=url)
     try:
-        async with connect(settings) as connection:
-            await drive(connection, context)
-    except ServerError as error:
-        print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
+        if scenario.startswith(logins.PREFIX):
+            logins.run(scenario, url, context, lambda connection: drive(connection, context))
+        else:
+            asyncio.run(without_login(scenario, url, context, drive))
+    except (ServerError, logins.LoginFailed) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
+async def without_login(scenario: str, url: str, context: dict[str, Any], drive: Drive) -> None:
+    settings = ConnectionSettings(name=scenario or "suite", transport="http", url=url)
+    async with connect(settings) as connection:
+        await drive(connection, context)
+
+
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(sys.argv[1])))
+    sys.exit(main(sys.argv[1]))
