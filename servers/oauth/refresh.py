@@ -147,7 +147,6 @@ def renew(place: Place, wish: Wish) -> Stored | None:
     for whoever refreshes already. Raises `LoginRequired` and `ServerUnavailable`.
     """
     end = time.monotonic() + WAIT_AT_MOST
-    failures: int | None = None  # when this wish came up
     while True:
         stored, now = read(place), database_now()
         if stored is None:
@@ -156,7 +155,6 @@ def renew(place: Place, wish: Wish) -> Stored | None:
             raise login_over(stored.row.ended_reason)
         if not wish.is_open(stored, now):
             return stored
-        failures = stored.row.refresh_failures if failures is None else failures
         if not stored.row.can_refresh or _is_refused_when_new(stored, wish, now):
             if _lasts(stored, wish, now):
                 return stored
@@ -165,7 +163,7 @@ def renew(place: Place, wish: Wish) -> Stored | None:
                 return None
             if _end(stored, ended, reason, now):
                 raise login_over(reason)
-        elif _shall_not_ask(stored, wish, failures, now):
+        elif _shall_not_ask(stored, wish, now):
             return _make_do(stored, wish, now)
         elif _take_lease(stored, now):
             _refresh(place, stored)
@@ -230,11 +228,10 @@ def _verdict(stored: Stored, wish: Wish, now: datetime) -> tuple[str, str]:
     return Login.Ended.EXPIRED, NO_REFRESH
 
 
-def _shall_not_ask(stored: Stored, wish: Wish, failures: int, now: datetime) -> bool:
-    """Whether the last answer was no use, and it is too early for the next question."""
+def _shall_not_ask(stored: Stored, wish: Wish, now: datetime) -> bool:
+    """Whether the last answer was of no use, and it is too early for the next question: those who
+    waited for it make do with it as well."""
     row = stored.row
-    if row.refresh_failures > failures:
-        return True  # it was asked for this very wish, by somebody else
     cooling = not row.lease_token and row.lease_until is not None and row.lease_until > now
     pausing = row.refresh_due_at is not None and row.refresh_due_at > now
     return cooling or (

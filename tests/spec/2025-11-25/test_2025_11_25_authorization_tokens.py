@@ -1,0 +1,13 @@
+"""MCP 2025-11-25, Authorization: what it wants of clients that send an access token."""
+
+from __future__ import annotations
+
+from tests.spec import authorization_tokens as tokens
+
+
+class TestTokens(tokens.TokensOfEach):
+    revision = "2025-11-25"
+
+
+class TestRights(tokens.RightsOfNewer):
+    revision = "2025-11-25"
