@@ -211,8 +211,8 @@ def error_code(body: Mapping[str, Any] | None) -> str:
         code = code.get("code") or code.get("status")
     if not isinstance(code, str):
         return ""
-    code = clean(code.strip(), MAX_ERROR_CODE)
-    return _SAME_AS.get(code, code)
+    code = clean(code.strip())
+    return _SAME_AS.get(code, code) if len(code) <= MAX_ERROR_CODE else ""
 
 
 def own_words(body: Mapping[str, Any], sent: Masker) -> str:
@@ -232,7 +232,7 @@ def own_words(body: Mapping[str, Any], sent: Masker) -> str:
     words = found.strip()
     if code and code not in words:
         words = f"{words} ({code})" if words else code
-    return clean(sent.mask(clean(words, 4 * MAX_WORDS)), MAX_WORDS)
+    return clean(sent.mask(clean(words)), MAX_WORDS)  # cut last: half a secret is not found
 
 
 def refuses_client(reply: Reply) -> bool:

@@ -179,6 +179,13 @@ class TestSigned:
         assert "without a passphrase" in caught.value.hint
         assert "BEGIN" not in caught.value.message
 
+    @pytest.mark.filterwarnings("ignore:Key size")
+    def test_a_key_too_short_for_the_algorithm_is_named(self) -> None:
+        short = pem(rsa.generate_private_key(65537, 1024))
+        provider = Provider("https://as", "", "", token_auth_algorithms=("PS512",))
+        with pytest.raises(OAuthError, match="cannot be read, or that no algorithm"):
+            proof("private_key_jwt", short, provider=provider)
+
 
 class TestAtTheProvider:
     """RFC 7523, 3: the audience is the issuer, or the token endpoint for those who insist."""

@@ -94,6 +94,7 @@ class TestAuthorizationUrl:
     def test_without_scopes_none_are_named(self) -> None:
         """P58's empty field, and the second try after `invalid_scope`."""
         assert "scope" not in parameters(address(self.provider, self.client))
+        assert "resource" not in parameters(address(self.provider, self.client, resource=""))
 
     def test_access_for_later_is_consented_to(self) -> None:
         """OpenID Connect Core, 11: without the prompt `offline_access` is left out."""

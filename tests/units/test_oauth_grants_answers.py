@@ -260,6 +260,15 @@ class TestFailures:
         assert secret not in error.message
         assert "[secret refresh_token]" in error.message
 
+    @pytest.mark.parametrize("before", [0, 60, 450, 1990])
+    def test_no_part_of_it_does_either(self, before: int) -> None:
+        """It is taken out before words are cut."""
+        secret = "".join(f"{number:03d}-" for number in range(100))
+        words = f"{secret} " + "." * before + secret
+        error = failed({"error": words, "message": words}, 400, sent=Masker({"token": secret}))
+        assert isinstance(error, ProviderRefusal)
+        assert "000-001-" not in error.message + error.error
+
     def test_addresses_are_shown_without_their_query(self) -> None:
         """U60."""
         assert "hidden" not in failed({"error": "invalid_grant"}, 400).message

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import gzip
 import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from servers.oauth import asking, grants, replies
 from servers.oauth.registration import register
-from servers.oauth.types import Client, ProviderRefusal, ProviderUnreachable, Tokens
+from servers.oauth.types import (
+    Client,
+    LoginSecrets,
+    Provider,
+    ProviderRefusal,
+    ProviderUnreachable,
+    Tokens,
+)
 from tests.fakes.mcp_http import JSON, Reply
 from tests.fakes.oauth_providers import Endpoint, json_reply, pieces
 
@@ -224,6 +233,46 @@ class TestFailures:
         error, _ = await failure(Reply(abort=True))
         assert isinstance(error, ProviderUnreachable)
         assert "s3cret-value" not in error.message
+
+
+class TestWords:
+    """Some providers repeat what they refuse; nobody shall read it in a log or on a page."""
+
+    SECRETS = ("code-123456", "verifier-123456", "refresh-123456", "access-123456", "s3cret-value")
+
+    async def echo(self, request: Callable[[Provider], Awaitable[Any]]) -> str:
+        def answer(body: str) -> Reply:
+            return json_reply({"error": body[:100], "error_description": body}, 400)
+
+        async with Endpoint([None]) as endpoint:
+            endpoint.http.script = lambda asked: answer(asked.body.decode())
+            with pytest.raises(ProviderRefusal) as caught:
+                await request(endpoint.provider)
+        return f"{caught.value.message} {caught.value.hint} {caught.value.error}"
+
+    async def test_of_a_code(self) -> None:
+        words = await self.echo(
+            lambda provider: grants.exchange_code(
+                provider,
+                replace(CLIENT, method="client_secret_post"),
+                code="code-123456",
+                redirect_uri="https://ump.example.org/c",
+                verifier="verifier-123456",
+                resource="",
+            )
+        )
+        assert "[secret code]" in words
+        assert not [secret for secret in self.SECRETS if secret in words]
+
+    @pytest.mark.parametrize("ask", [grants.refresh_tokens, grants.revoke])
+    async def test_of_tokens(self, ask: Callable[..., Awaitable[Any]]) -> None:
+        tokens = Tokens("access-123456", "refresh-123456")
+        client = replace(CLIENT, method="client_secret_post")
+        words = await self.echo(
+            lambda provider: ask(LoginSecrets(tokens, provider, client, ""), client)
+        )
+        assert "[secret " in words
+        assert not [secret for secret in self.SECRETS if secret in words]
 
 
 class TestGuard:
