@@ -208,6 +208,11 @@ def _hint(check_id: UUID) -> None:
     hint("servers.tasks.execute_check", str(check_id))
 
 
+def is_under_way(server: Server) -> bool:
+    """Whether these very settings are being tested, or are about to be."""
+    return _under_way(server) is not None
+
+
 def _under_way(server: Server) -> Check | None:
     return _unfinished().filter(server=server, connection_version=server.connection_version).first()
 

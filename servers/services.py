@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from servers import health
+from servers import checks, health
 from servers import options as catalogue
 from servers.access import NotAllowed as NotAllowed
 from servers.access import require_manager, sockets_problem
@@ -371,12 +371,21 @@ def _store_edit(
                 Tool.objects.filter(server_id=current.pk).delete()
             if "connection_version" in columns:
                 health.wake(current)
+            if "oauth_advertised" in columns:
+                _look_again(current.pk, actor)
             ended = _ends_login(current, changed) and ending.end_logins(current)
             told = {"login": "ended"} if ended else {}
             _audit(actor, "server.update", current, changed=sorted(changed), **told)
     except IntegrityError:
         raise _name_taken(columns["name"]) from None
     return _reload(current.pk)
+
+
+def _look_again(pk: UUID, actor: User | None) -> None:
+    """P36: how people log in is looked for anew, which is part of a person's test."""
+    server = _reload(pk)
+    if server.transport == HTTP and not server.has_authorization:
+        checks.make_check(server, actor=actor)
 
 
 def _reload(pk: UUID) -> Server:

@@ -71,8 +71,10 @@ def edit(request: Request, pk: UUID) -> HttpResponse:
     except services.ServerGone as error:
         toast(request, str(error), "error")
         return hx_redirect(request, reverse("servers:list"))
-    untested = saved.connection_version != server.connection_version
-    toast(request, f"{saved.name} is saved{'; test it again' if untested else ''}.")
+    words = ""
+    if saved.connection_version != server.connection_version:
+        words = " and being tested" if checks.is_under_way(saved) else "; test it again"
+    toast(request, f"{saved.name} is saved{words}.")
     return hx_redirect(request, reverse("servers:detail", args=[saved.pk]))
 
 

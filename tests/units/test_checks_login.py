@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 
 from secrets_vault.services import set_secret
 from servers import checks
 from servers.checks import cancel_check, make_check, request_check, run_check
+from servers.definition import Entry
 from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Check, Login, Server
 from servers.oauth.types import Advertised, DiscoveryFailed
 from servers.probe import Looked, Probe
 from servers.results import store_looked, with_looked
-from servers.services import store_failure
+from servers.services import current_data, store_failure, update_server
 from tests.fakes.login_rows import advertised, logged_in, oauth_server
 from tests.fakes.oauth_server import OAuthServer, Reply, Request, Variant, running
 from tests.fakes.server_rows import http_server
+from tests.units.forms_of_pages import fields_of
 from umpteenth.core.masking import Masker
 
 pytestmark = pytest.mark.django_db
@@ -288,3 +293,56 @@ def test_a_test_can_be_cancelled_while_it_looks(monkeypatch: pytest.MonkeyPatch)
     assert check.outcome == "cancelled"
     assert labels(check)[-1] == STEP
     assert server.oauth_advertised is None
+
+
+def edited(server: Server, **values: Any) -> Server:
+    data = replace(current_data(server), **values)
+    return update_server(server, actor=None, data=data, version=server.version)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"url": "https://other.example.org/mcp"},
+        {"url": "https://api.example.org/mcp?tenant=two", "keep_query": False},
+        {"headers": (Entry("X-Tenant", "two"),)},
+    ],
+    ids=["address", "query", "headers"],
+)
+def test_an_edit_of_what_is_reached_looks_anew(values: dict[str, Any]) -> None:
+    """P36: what was found belongs to the server before, so a person's test is asked for."""
+    server = edited(oauth_server(), **values)
+    assert (server.oauth_advertised, server.oauth_found) == (None, {})
+    check = Check.objects.get()
+    assert (check.kind, check.status) == ("person", "queued")
+    assert check.connection_version == server.connection_version
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"description": "Another one."},
+        {"options": {"tool_timeout_secs": 7}},
+        {"headers": (Entry("authorization", "Bearer x"),)},
+        {"transport": "stdio", "command": "npx", "args": ("-y", "server")},
+    ],
+    ids=["description", "option", "a header that authenticates", "transport"],
+)
+def test_other_edits_ask_for_no_test(values: dict[str, Any]) -> None:
+    """P35: logins are for servers over HTTP without an Authorization header."""
+    edited(oauth_server(), **values)
+    assert not Check.objects.exists()
+
+
+def test_the_person_who_edited_is_told_that_the_server_is_being_tested(
+    administrator_client: Client,
+) -> None:
+    server = http_server()
+    address = reverse("servers:edit", args=[server.pk])
+    fields = fields_of(administrator_client.get(address).content.decode(), "server-form")
+    fields["url"] = ["https://other.example.org/mcp"]
+    text = administrator_client.post(address, fields, follow=True).content.decode()
+    assert "github is saved and being tested." in text
+    check = Check.objects.get()
+    assert check.requested_by is not None
+    assert check.requested_by.username == "alice"
