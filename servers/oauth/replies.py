@@ -177,7 +177,7 @@ def refusal(reply: Reply, sent: Masker, *, what: str = "the request") -> OAuthEr
             "Perhaps it works later.",
         )
     code = error_code(reply.body)
-    if not code and reply.status == 401:  # RFC 6749, 5.2 has this status for one thing only
+    if not code and _CLIENT_WORDS.search(words):  # {"message": "Unrecognized client_id"}
         code = "invalid_client"
     if reply.body is None or (reply.is_success and not code and not words):
         return ProviderUnreachable(
@@ -245,4 +245,5 @@ def refuses_client(reply: Reply) -> bool:
     code = error_code(reply.body)
     if code == "invalid_request":
         return bool(_CLIENT_WORDS.search(own_words(reply.body or {}, Masker())))
+    # RFC 6749, 5.2 has this status for nothing else; gateways may have.
     return code == "invalid_client" or (reply.status == 401 and not code)

@@ -287,8 +287,11 @@ class TestOtherMethod:
         replies = [json_reply(first, 401), json_reply({"error": "invalid_client"}, 401)]
         async with Endpoint(replies) as endpoint:
             client = Client("mine", "operator", POST, "s3cret")
-            with pytest.raises(ProviderRefusal, match=r"Wrong secret\. \(invalid_client\)"):
+            with pytest.raises(
+                ProviderRefusal, match=r"Wrong secret\. \(invalid_client\)"
+            ) as caught:
                 await grants.client_credentials(endpoint.provider, client, resource="", scopes=())
+        assert caught.value.hint.startswith("Check the Client ID and the client secret")
 
     @pytest.mark.parametrize(
         ("kind", "hint"),

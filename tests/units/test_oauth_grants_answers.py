@@ -209,11 +209,18 @@ class TestFailures:
         assert isinstance(error, ProviderRefusal)
         assert words in error.message
 
-    def test_401_without_a_word_is_about_the_client(self) -> None:
-        """RFC 6749, 5.2: it has this status for nothing else."""
-        error = failed({"message": "Unauthorized"}, 401)
+    @pytest.mark.parametrize("status", [400, 401, 422])
+    def test_a_forgotten_client_in_other_words(self, status: int) -> None:
+        """A29: so that it is registered anew."""
+        error = failed({"message": "Unrecognized client_id"}, status)
         assert isinstance(error, ProviderRefusal)
         assert error.error == "invalid_client"
+
+    def test_a_gateway_does_not_end_a_login(self) -> None:
+        """401 without OAuth's word may be anybody's: nothing is thrown away for it."""
+        error = failed({"message": "Unauthorized"}, 401)
+        assert isinstance(error, ProviderRefusal)
+        assert (error.error, error.status) == ("", 401)
 
     @pytest.mark.parametrize("body", [{"token_type": "bearer"}, {}, {"access_token": ""}])
     def test_success_without_a_token_is_none(self, body: dict[str, Any]) -> None:
