@@ -75,8 +75,8 @@ def login_problem(server: Server) -> str:
         return "Only servers over HTTP have logins."
     if auth_status(server) == Auth.BEARER_TOKEN:
         return (
-            f"Requests to {server.name} carry the Authorization header of its settings, which "
-            "wins over a login. Take it out first."
+            f"By its settings, requests to {server.name} carry an Authorization header or the "
+            "token of token_ref, which wins over a login. Take it out first."
         )
     if server.oauth_kind == MACHINE:
         return f"The client of {server.name} logs in by itself; nobody has to do it."
@@ -104,7 +104,10 @@ def begin_login(
     scopes = scopes_to_request(found, operator=server.oauth_scopes, wanted=_wanted(server))
     if register_again:
         registrations.forget_at(found.provider.issuer, redirect_uri)
-    client = _client(server, found.provider, redirect_uri, scopes)
+    client = _known_client(server, found.provider, redirect_uri)
+    is_new = client is None
+    if client is None:
+        client = _register(found.provider, redirect_uri, scopes)
     begun = Begun(
         verifier=new_verifier(),
         provider=found.provider,
@@ -113,6 +116,7 @@ def begin_login(
         resource=found.resource,
         scopes=scopes,
         scopes_are_found=not server.oauth_scopes,
+        client_is_new=is_new,
     )
     return _go(server, person, session_key, begun)
 
@@ -137,7 +141,7 @@ def finish_login(
             answer.raise_error(begun.provider)
             login = _exchange(server, begun, answer.code)
         except ProviderRefusal as refusal:
-            begun = _begun_again(server, begun, refusal)
+            begun = _begun_again(begun, refusal)
             return Outcome(server, again=_go(server, person, session_key, begun))
         _save(server, person, row.settings_hash, login)
     except SecretError as error:
@@ -202,21 +206,18 @@ def _wanted(server: Server) -> str:
     return " ".join([*asked, *server.oauth_wanted.split()])
 
 
-def _client(
-    server: Server, provider: Provider, redirect_uri: str, scopes: tuple[str, ...]
-) -> Client:
+def _known_client(server: Server, provider: Provider, redirect_uri: str) -> Client | None:
     try:
         secret = operator_secret(server, provider.token_endpoint) if server.oauth_client_id else ""
     except SecretError as error:
         raise OAuthError(str(error)) from None
-    client = clients.choose_client(
+    return clients.choose_client(
         provider,
         operator_id=server.oauth_client_id,
         operator_secret=secret,
         document_url=clients.document_url(settings.OPTIONS.app.url or "", server.pk),
         registered=registrations.find(provider.issuer, redirect_uri),
     )
-    return client or _register(provider, redirect_uri, scopes)
 
 
 def _register(provider: Provider, redirect_uri: str, scopes: tuple[str, ...]) -> Client:
@@ -246,27 +247,30 @@ def _exchange(server: Server, begun: Begun, code: str) -> LoginSecrets:
     return LoginSecrets(tokens, begun.provider, client, begun.resource, begun.scopes)
 
 
-def _begun_again(server: Server, begun: Begun, refusal: ProviderRefusal) -> Begun:
+def _begun_again(begun: Begun, refusal: ProviderRefusal) -> Begun:
     """The same login in another way, once for each; raises the refusal where there is none."""
-    if _is_about_scopes(begun, refusal) and "scopes" not in begun.restarts:
-        restarts = (*begun.restarts, "scopes")
-        return replace(begun, verifier=new_verifier(), scopes=(), restarts=restarts)
-    if refusal.error == "invalid_client" and begun.client.kind == "registered":
+    is_registered = begun.client.kind == "registered"
+    # Some say `invalid_request` for it (RFC 6749, 4.1.2.1).
+    blames_scopes = refusal.error in ("invalid_scope", "invalid_request") and bool(begun.scopes)
+    if refusal.error == "invalid_client" and is_registered:
         registrations.forget(begun.provider.issuer, begun.client.client_id)
         if "client" not in begun.restarts:
-            client = _register(begun.provider, begun.redirect_uri, begun.scopes)
-            restarts = (*begun.restarts, "client")
-            return replace(begun, verifier=new_verifier(), client=client, restarts=restarts)
+            return _with_new_client(begun)
+    if blames_scopes and is_registered and not begun.client_is_new:
+        return _with_new_client(begun)
+    # What a person has asked for is not left out without a word (P58).
+    if blames_scopes and begun.scopes_are_found and "scopes" not in begun.restarts:
+        restarts = (*begun.restarts, "scopes")
+        return replace(begun, verifier=new_verifier(), scopes=(), restarts=restarts)
     raise refusal
 
 
-def _is_about_scopes(begun: Begun, refusal: ProviderRefusal) -> bool:
-    """Whether the provider dislikes scopes that the server, and no person, has asked for.
-
-    Some say `invalid_request` for `invalid_scope` (RFC 6749, 4.1.2.1).
-    """
-    blames_scopes = refusal.error in ("invalid_scope", "invalid_request")
-    return blames_scopes and bool(begun.scopes) and begun.scopes_are_found
+def _with_new_client(begun: Begun) -> Begun:
+    client = _register(begun.provider, begun.redirect_uri, begun.scopes)
+    restarts = (*begun.restarts, "client")
+    return replace(
+        begun, verifier=new_verifier(), client=client, client_is_new=True, restarts=restarts
+    )
 
 
 def _save(server: Server, person: User, settings_hash: str, login: LoginSecrets) -> None:

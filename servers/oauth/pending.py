@@ -35,6 +35,8 @@ class Begun:
     scopes: tuple[str, ...] = ()
     # Whether the scopes are what the server asks for, and not the operator's own.
     scopes_are_found: bool = True
+    # Whether the client was registered for these scopes: providers hold it to those that it named.
+    client_is_new: bool = False
     # What was begun again by itself, each once: `scopes`, `client`.
     restarts: tuple[str, ...] = ()
 

@@ -14,9 +14,10 @@ from secrets_vault.services import SecretData, create_secret
 from servers.access import NotAllowed
 from servers.definition import HTTP, MACHINE, OAuthClientData, ServerData
 from servers.models import Login, PendingLogin, RegisteredClient, Server
+from servers.oauth import pending
 from servers.oauth.login import Outcome, begin_login, finish_login
 from servers.oauth.store import read_login
-from servers.oauth.types import ClientNeeded, OAuthError
+from servers.oauth.types import Client, ClientNeeded, OAuthError
 from servers.services import create_server, current_data, update_server
 from tests.fakes.mcp_http import running
 from tests.fakes.oauth_server import OAuthServer, Variant
@@ -257,6 +258,9 @@ def test_the_operators_client_wins_and_its_secret_is_a_reference(
     server = server_at(fake, client_id="ours", secret="{{secret:CLIENT_SECRET}}")
     callback = f"{HERE}/api/mcp-servers/{server.pk}/oauth/callback"
     fake.add_client("ours", secret="value-of-the-secret", redirect_uris=[callback])
+    begin(server, alice)
+    begun = pending.take(PendingLogin.objects.select_related("server").get())
+    assert begun.client == Client("ours", "operator", "client_secret_post", "")
     login = log_in(fake, server, alice)
     stored = read_login(server.pk)
     assert stored is not None
@@ -299,6 +303,24 @@ def test_a_login_for_more_rights_asks_for_what_it_had_and_what_was_missing(alice
         fake.variant.resource_scopes = ()
         found = asked(begin(Server.objects.get(), alice))
     assert found["scope"].split() == ["basic", "write"]
+
+
+def test_a_client_is_registered_anew_for_scopes_that_the_old_one_did_not_name(alice: User) -> None:
+    """RFC 7591, 2: providers such as the SDK's hold a client to the scopes of its registration."""
+    with running(OAuthServer(Variant(resource_scopes=("basic",)))) as fake:
+        server = server_at(fake)
+        first = log_in(fake, server, alice)
+        Server.objects.update(oauth_wanted="write")
+        server.refresh_from_db()
+        fake.variant.decision = "invalid_scope"
+        back = fake.visit(begin(server, alice))
+        fake.variant.decision = "approve"
+        again = finish(server, alice, back).again
+        assert asked(again)["scope"].split() == ["basic", "write"]
+        assert fake.count("register") == 2
+        finish(server, alice, fake.visit(again))
+        assert fake.count("register") == 2
+    assert Login.objects.get().pk != first.pk
 
 
 def test_invalid_scope_leads_to_the_provider_once_more_without_scopes(alice: User) -> None:
