@@ -57,7 +57,7 @@ async def ask_for_tokens(provider: Provider, client: Client, form: Form) -> tupl
     try:
         tokens = replies.read_tokens(answer, time.time(), sent=_masker(client, form))
     except ProviderRefusal as error:
-        if not replies.refuses_client(answer):
+        if error.error != "invalid_client" and error.status != 401:
             raise
         raise replies.with_hint(error, _client_hint(client)) from None
     return tokens, replace(client, method=method)

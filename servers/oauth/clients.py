@@ -22,8 +22,8 @@ SECRET_MARGIN: Final = 3600.0
 PEM_MARK: Final = "-----BEGIN "
 # Names that mean something else, or nothing, to an authorization server on the internet.
 _OWN_NAMES: Final = (
-    "localhost", "local", "localdomain", "internal", "intranet", "lan", "home", "corp",
-    "home.arpa", "test", "onion",
+    ".localhost", ".local", ".localdomain", ".internal", ".intranet", ".lan", ".home", ".corp",
+    ".home.arpa", ".test", ".onion",
 )  # fmt: skip
 
 
@@ -139,9 +139,9 @@ def is_public_https(app_url: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_global
     except ValueError:
-        return "." in host and not any(
-            host == name or host.endswith(f".{name}") for name in _OWN_NAMES
-        )
+        last = host.rpartition(".")[2]
+        # Numbers of another form are addresses too, such as 127.1 (I01).
+        return host != last and last[0].isalpha() and not host.endswith(_OWN_NAMES)
 
 
 def _is_loopback(host: str) -> bool:

@@ -48,6 +48,11 @@ _HINTS: Final = {
     "invalid_target": "The authorization server does not know the MCP server by the address that "
     "its metadata name. Tell whoever runs the server.",
 }
+_NOT_OF_CLIENTS: Final = (
+    "access_denied", "authorization_pending", "invalid_grant", "invalid_scope", "invalid_target",
+    "unauthorized_client", "unsupported_grant_type",
+)  # fmt: skip
+_UNKNOWN: Final = (401, 403, 404)
 _LATER: Final = (408, 425, 429)
 # Where the words are, in the order of what says most.
 _WORDS: Final = ("error_description", "message", "detail", "title", "error_message", "msg")
@@ -238,12 +243,12 @@ def own_words(body: Mapping[str, Any], sent: Masker) -> str:
 def refuses_client(reply: Reply) -> bool:
     """Whether it is about who we are, not about what we asked: another method may do (A16).
 
-    Some say `invalid_request` when they find no client where they look for one.
+    Some say `invalid_request` when they find no client where they look for one, and some, such as
+    GitHub, are silent about it. What is surely about the code or the token is asked only once.
     """
     if reply.is_success and not (reply.body or {}).get("error"):
         return False
     code = error_code(reply.body)
     if code == "invalid_request":
         return bool(_CLIENT_WORDS.search(own_words(reply.body or {}, Masker())))
-    # RFC 6749, 5.2 has this status for nothing else; gateways may have.
-    return code == "invalid_client" or (reply.status == 401 and not code)
+    return code == "invalid_client" or (reply.status in _UNKNOWN and code not in _NOT_OF_CLIENTS)

@@ -19,6 +19,7 @@ from servers.oauth.types import (
     ProviderRefusal,
     Tokens,
 )
+from tests.fakes.mcp_http import Reply
 from tests.fakes.oauth_providers import CALLBACK, Endpoint, json_reply, provider_of
 from tests.fakes.oauth_server import OAuthServer, Variant
 
@@ -254,8 +255,10 @@ class TestOtherMethod:
             json_reply({"error": "invalid_request", "error_description": "Missing client_id"}, 400),
             json_reply({"error": "incorrect_client_credentials"}),
             json_reply({"message": "Unauthorized"}, 401),
+            json_reply({"error": "Not Found"}, 404),
+            Reply(401, {"www-authenticate": "Basic"}, b""),
         ],
-        ids=["400", "401", "invalid_request", "200 with GitHub's word", "401 without a word"],
+        ids=["400", "401", "invalid_request", "GitHub's word", "401", "GitHub's 404", "nothing"],
     )
     async def test_whatever_says_that_the_client_is_not_seen(self, refused: Any) -> None:
         answers = [refused, {"access_token": "t", "token_type": "bearer"}]
@@ -270,6 +273,8 @@ class TestOtherMethod:
         "refused",
         [
             json_reply({"error": "invalid_grant"}, 401),
+            json_reply({"error": "access_denied"}, 403),
+            json_reply({"error": "invalid_target"}, 404),
             json_reply({"error": "invalid_request", "error_description": "No code."}, 400),
             json_reply({"error": "unauthorized_client"}, 400),
         ],
