@@ -69,6 +69,15 @@ class ShownLogin:
         return "Login cannot be refreshed" if self.login.refresh_failures else "Login ends"
 
     @property
+    def is_advertised(self) -> bool:
+        """Whether any document says where logins happen; else the address is only the usual one,
+        and a server that takes nothing but a key may have none (P37 asks for the former)."""
+        found = self.advertised
+        return found is not None and bool(
+            found.resource_metadata_url or found.provider.metadata_url
+        )
+
+    @property
     def host(self) -> str:
         """Where `Log in` leads, for people to see before they go (I06)."""
         if self.advertised is not None:
@@ -98,8 +107,10 @@ class ShownLogin:
     @property
     def why_client(self) -> str:
         """Which client it is, and why (issue 4, section 2)."""
-        provider = self.advertised.provider if self.advertised else None
-        return why_client(self.client_kind, provider) if self.client_kind else ""
+        kind, provider = self.client_kind, self.advertised.provider if self.advertised else None
+        if kind == "registered" and self.login is None:
+            return "At the login Umpteenth registers itself: no Client ID is in the settings."
+        return why_client(kind, provider) if kind else ""
 
     @property
     def needs_client_id(self) -> bool:

@@ -12,6 +12,7 @@
     const waiting = document.querySelector("#dialog-waiting").content.cloneNode(true);
     dialog.firstElementChild.replaceChildren(waiting);
     if (!dialog.open) dialog.showModal();
+    window.umpteenth.raiseToasts();
   });
 
   // The address names the test that the dialog shows, so that a reload shows it again.

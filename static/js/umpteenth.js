@@ -32,8 +32,18 @@
     agePlainToasts();
   }
 
+  // An open dialog covers the page. Toasts stay in sight: what is shown last lies on top.
+  function raiseToasts() {
+    const place = $("#toasts");
+    if (!place?.showPopover) return;
+    place.popover = "manual";
+    if (place.matches(":popover-open")) place.hidePopover();
+    place.showPopover();
+  }
+
   // Errors and toasts with an action stay until dismissed; others leave by themselves.
   function agePlainToasts() {
+    if ($("dialog[open]")) raiseToasts();
     for (const card of $$("[data-toast]:not([data-aged])")) {
       card.dataset.aged = "";
       if (card.classList.contains("toast-error")) continue;
@@ -54,6 +64,7 @@
     openers.set(dialog, opener);
     dialog.classList.remove("is-wide");
     if (!dialog.open) dialog.showModal();
+    raiseToasts();
     htmx.ajax("GET", url, { source: content, target: content, swap: "innerHTML" });
   }
 
@@ -488,5 +499,5 @@
   }
   setInterval(() => refreshTimes(), 30000);
   prepare(document);
-  window.umpteenth = { announce, toast, openIn, closeDialog, refreshTimes, addRow };
+  window.umpteenth = { announce, toast, openIn, closeDialog, refreshTimes, addRow, raiseToasts };
 })();

@@ -166,6 +166,27 @@ def test_a_link_to_the_client_opens_its_folded_part(page: Page) -> None:
     expect(page.locator(".toast-card")).to_be_visible()
 
 
+def test_a_toast_stays_in_sight_when_a_dialog_opens(page: Page) -> None:
+    """P39: the toast of a login and the dialog of its test come together. What is shown last in
+    the top layer lies on top."""
+    oauth_server()
+    page.goto("/servers/")
+    page.evaluate(
+        """() => {
+            window.shown = [];
+            const note = (event) => event.newState === "open" && window.shown.push(event.target.id);
+            document.addEventListener("toggle", note, true);
+            umpteenth.toast("Logged in to github.", "success");
+        }"""
+    )
+    page.get_by_role("link", name="github", exact=True).click()
+    expect(page.locator("#sheet[open]")).to_contain_text("auth.example.com")
+    expect(page.locator("#toasts:popover-open")).to_contain_text("Logged in to github.")
+    page.evaluate("umpteenth.toast('Another one.', 'success')")
+    expect(page.locator("#toasts:popover-open .toast-card")).to_have_count(2)
+    assert page.evaluate("window.shown.at(-1)") == "toasts"
+
+
 @pytest.mark.parametrize("place", ["list", "sheet", "test"])
 def test_without_script_the_form_leads_to_the_provider_all_the_same(
     place: str,

@@ -269,6 +269,7 @@ def test_the_dialog_of_an_added_server_goes_to_the_login_by_itself(
         "an old test",
         "logged in before",
         "no client",
+        "no document",
         "connected",
     ],
 )
@@ -290,6 +291,10 @@ def test_nothing_else_goes_to_a_login_by_itself(
         changed(server, oauth_found=advertised(registration_endpoint="").as_json())
         assert "data-login-soon" not in check_page(administrator_client, check)
         return
+    elif otherwise == "no document":
+        # Of a server that takes a key, the default addresses lead nowhere.
+        guessed = advertised(metadata_url="").as_json() | {"resource_metadata_url": ""}
+        changed(server, oauth_found=guessed)
     elif otherwise == "connected":
         Check.objects.update(outcome="connected")
     assert not goes(administrator_client, check)
