@@ -101,6 +101,7 @@ class _Search:
                 return None
             raise self.failed("Whether the server has logins could not be read.", _AGAIN)
         if self._foreign:
+            self._advertised = True
             raise self.failed(
                 "The server's document about its logins is about another address, so it is not "
                 "used.",
@@ -163,6 +164,7 @@ class _Search:
             raise self.failed(
                 "The server wants a login, and how to get one could not be read.", _AGAIN
             )
+        self._advertised = self._foreign
         if provider is None and (self._foreign or not _may_mean_bearer(challenge)):
             raise self.failed("The server wants a login, and says nowhere how to get one.")
         if provider is None:

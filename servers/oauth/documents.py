@@ -16,7 +16,7 @@ from servers.mcp.types import ServerError
 from umpteenth.core import deadlines
 from umpteenth.core.addresses import is_private
 from umpteenth.core.http import async_client, origin, public_url, same_origin, without_userinfo
-from umpteenth.core.text import is_too_deep
+from umpteenth.core.text import clean, is_too_deep
 
 if TYPE_CHECKING:
     import httpx2
@@ -109,7 +109,7 @@ async def address_problem(url: str, *, near: str = "") -> str:
     if len(url) > MAX_URL:
         return f"which is longer than {MAX_URL:,} characters"
     # Browsers drop some of them, and read a backslash as a slash.
-    if any(sign <= " " or sign == "\x7f" or sign == "\\" for sign in url):
+    if clean(url) != url or "\\" in url or any(sign.isspace() for sign in url):
         return "which holds a blank, a control character or a backslash"
     if origin(url) is None:
         return "which is no web address"

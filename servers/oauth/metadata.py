@@ -124,12 +124,13 @@ def _resource_scopes(
 
 def covers(resource: str, url: str) -> bool:
     """Whether `url` belongs to `resource`: the same origin, and its path or one below it. A slash
-    at the end makes no difference here (A04), a fragment is never allowed (RFC 8707, 2)."""
+    at the end makes no difference here (A04), nor does a query that only one of them has; a
+    fragment is never allowed (RFC 8707, 2)."""
     ours = origin(resource)
     if ours is None or ours != origin(url) or "#" in resource or "@" in urlsplit(resource).netloc:
         return False
     part, whole = urlsplit(resource), urlsplit(url)
-    if part.query and part.query != whole.query:
+    if part.query and whole.query and part.query != whole.query:
         return False
     above, below = part.path.rstrip("/"), whole.path.rstrip("/")
     return below == above or below.startswith(f"{above}/")

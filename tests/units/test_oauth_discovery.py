@@ -191,6 +191,7 @@ async def test_a_document_about_another_resource_is_not_used(resource: str) -> N
         "The server's document about its logins is about another address, so it is not used."
     )
     assert error.tried[0][1] == f"a document about another resource: {fake.resource}"
+    assert error.advertised
     assert not fake.provider.requests
 
 

@@ -77,6 +77,7 @@ async def test_metadata_of_another_issuer_at_the_origin_end_the_search(issuer: s
     """RFC 8414, 3.3: what the default endpoints would be is then not guessed."""
     _, error = await failure(without_document(metadata={"issuer": issuer}))
     assert any("metadata of another issuer" in answer for _, answer in error.tried)
+    assert error.advertised
 
 
 async def test_metadata_at_the_origin_may_name_the_server_as_issuer() -> None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from servers.oauth.documents import NoDocument, document_client, fetch_document
-from servers.oauth.metadata import covers, provider_places, resource_places
+from servers.oauth.metadata import (
+    covers,
+    provider_places,
+    read_provider,
+    read_resource,
+    resource_places,
+)
 from tests.fakes.mcp_http import FakeHttp, Reply, Request
 
 JSON = {"content-type": "application/json"}
@@ -123,6 +133,7 @@ async def test_whether_somebody_answered_is_told() -> None:
         ("HTTPS://H:443/mcp/", "https://h/mcp", True),
         ("https://h/a", "https://h/a/b?c", True),
         ("https://h/a?b=c", "https://h/a?b=c", True),
+        ("https://h/a?b=c", "https://h/a", True),
         ("https://h/a?b=c", "https://h/a?b=d", False),
         ("https://h/a", "https://h/ab", False),
         ("https://h/a/b", "https://h/a", False),
@@ -142,6 +153,38 @@ def test_a_resource_covers_its_own_path_and_what_is_below(
 ) -> None:
     """RFC 9728, 3.3; A04."""
     assert covers(resource, url) is whether
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=10,
+)
+FIELDS = st.sampled_from(
+    [
+        "resource",
+        "authorization_servers",
+        "scopes_supported",
+        "issuer",
+        "authorization_endpoint",
+        "token_endpoint",
+        "registration_endpoint",
+        "grant_types_supported",
+        "code_challenge_methods_supported",
+        "token_endpoint_auth_methods_supported",
+    ]
+)
+
+
+@given(st.dictionaries(FIELDS, JSON_VALUES), st.text())
+def test_any_document_is_read_or_refused(document: dict[str, Any], address: str) -> None:
+    """What comes out can be stored as JSON."""
+    with contextlib.suppress(NoDocument):
+        json.dumps(asdict(read_resource({"resource": "https://h", **document}, "https://h/mcp")))
+    with contextlib.suppress(NoDocument):
+        needed = {"issuer": "https://h", "token_endpoint": "t", "authorization_endpoint": "a"}
+        json.dumps(read_provider({**needed, **document}, ["https://h"], "https://h").as_json())
+    assert isinstance(covers(address, "https://h/mcp"), bool)
 
 
 def test_where_a_document_of_a_server_may_be() -> None:
