@@ -2,7 +2,8 @@
 calls a tool of the server, and prints how that went.
 
 Argument: the server's name. With `put` in its place a server is added that somebody has logged in
-to; what that needs comes as JSON on standard input. With `age` nothing was refreshed lately.
+to; what that needs comes as JSON on standard input. With `age` nothing was refreshed lately,
+and the lease of a process that died is over.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def age() -> None:
     from servers.models import Login
     from umpteenth.core.clock import database_now
 
-    assert Login.objects.update(refreshed_at=database_now() - timedelta(minutes=1)) == 1
+    long_ago = database_now() - timedelta(minutes=1)
+    Login.objects.exclude(refreshed_at=None).update(refreshed_at=long_ago)
+    Login.objects.exclude(lease_until=None).update(lease_until=long_ago)
 
 
 if __name__ == "__main__":

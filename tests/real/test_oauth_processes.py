@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.fakes.oauth_server import OAuthServer, Variant, running
+from tests.fakes.oauth_server import OAuthServer, Request, Variant, running
 from tests.real.conftest import PROJECT, Site, new_database, new_site
 
 NAME = "guarded"
@@ -74,8 +76,8 @@ def do(site: Site, what: str, words: str = "") -> None:
     assert process.returncode == 0, errors
 
 
-def call_at_once(site: Site, count: int) -> list[dict[str, object]]:
-    """All have their answers."""
+def begin_calls(site: Site, count: int) -> list[subprocess.Popen[str]]:
+    """All at once."""
     processes = [start(site, NAME) for _ in range(count)]
     for process in processes:
         assert process.stdout is not None
@@ -84,8 +86,13 @@ def call_at_once(site: Site, count: int) -> list[dict[str, object]]:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
+    return processes
+
+
+def call_at_once(site: Site, count: int) -> list[dict[str, object]]:
+    """The answers of all."""
     answers = []
-    for process in processes:
+    for process in begin_calls(site, count):
         out, errors = process.communicate(timeout=90)
         assert process.returncode == 0, errors
         answers.append(json.loads(out))
@@ -109,3 +116,26 @@ def test_five_processes_share_one_refresh(
     assert answer["ok"], answer
     assert provider.grants.outcomes == [("refresh_token", "ok")] * 2
     assert not provider.grants.families[0].revoked
+
+
+def test_a_process_that_was_killed_while_it_refreshed_leaves_the_login_to_others(
+    bare_site: Site, provider: OAuthServer
+) -> None:
+    """A20: its lease ends by itself; the refresh token was not used, and is still good."""
+    asked, held = threading.Event(), iter([True])
+
+    async def hold_the_first(request: Request) -> None:
+        if next(held, False):
+            asked.set()
+            await asyncio.Event().wait()
+
+    provider.variant.replies = {"/token": hold_the_first}
+    store_login(bare_site, provider, expires_at=time.time() - 3600)
+    [victim] = begin_calls(bare_site, 1)
+    assert asked.wait(60)
+    victim.kill()
+    victim.communicate()
+    do(bare_site, "age")
+    [answer] = call_at_once(bare_site, 1)
+    assert answer["ok"], answer
+    assert provider.grants.outcomes == [("refresh_token", "ok")]
