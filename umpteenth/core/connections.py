@@ -18,7 +18,7 @@ def give_back() -> None:
 
     A file keeps its own, which costs nobody anything. Nothing happens inside a transaction.
     """
-    if connection.vendor == "postgresql":
+    if connection.vendor == "postgresql" and not connection.in_atomic_block:
         connection.close_if_unusable_or_obsolete()
 
 
