@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from django.db import transaction
 
 from servers.mcp.types import Challenge, LoginRequired, ServerUnavailable
-from servers.models import Server
+from servers.models import Login, Server
 from servers.oauth import machine, refresh
 from servers.oauth.detached import detached
 from servers.oauth.refresh import Place, Wish
@@ -24,6 +24,7 @@ from servers.oauth.state import LoginState, login_state
 from servers.oauth.store import Stored
 from servers.oauth.words import NO_REFRESH, NOT_LOGGED_IN, login_over
 from umpteenth.core import clock
+from umpteenth.core.clock import database_now
 from umpteenth.core.connections import closing
 
 READ_AGAIN: Final = 5.0  # seconds
@@ -141,14 +142,19 @@ def login_for(server: Server, *, testing: bool) -> UsedLogin | None:
 
 
 def want_scopes(place: Place, scopes: str) -> None:
-    """Remember what a call was refused for, for the next login."""
+    """Remember what a call was refused for, for the next login; a machine makes it at once."""
     named = [scope for scope in scopes.split() if _SCOPE.fullmatch(scope)]
     with transaction.atomic():
         found = Server.objects.select_for_update().filter(pk=place.server_id, url=place.url)
-        for wanted in found.values_list("oauth_wanted", flat=True):
-            together = " ".join(dict.fromkeys([*wanted.split(), *named]))
-            if together != wanted and len(together) <= MAX_WANTED:
-                found.update(oauth_wanted=together)
+        for server in found:
+            before = server.oauth_wanted
+            together = " ".join(dict.fromkeys([*before.split(), *named]))
+            if together == before or len(together) > MAX_WANTED:
+                return
+            found.update(oauth_wanted=together)
+            if server.oauth_kind == Server.LoginKind.MACHINE:
+                mine = Login.objects.filter(server=server, ended="")
+                mine.update(expires_at=database_now(), refreshed_at=None)
 
 
 def _reason(challenge: Challenge) -> str:

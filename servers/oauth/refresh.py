@@ -108,6 +108,11 @@ def read(place: Place) -> Stored | None:
             f"The stored OAuth login of {place.name} cannot be decrypted: {error}",
             "Bring that key back, or log in again under MCP Servers.",
         ) from None
+    except (KeyError, TypeError):  # of a version that kept other things
+        raise ServerUnavailable(
+            f"The stored OAuth login of {place.name} cannot be read.",
+            "Log in again under MCP Servers.",
+        ) from None
     return stored if stored is not None and there.exists() else None
 
 
@@ -283,16 +288,18 @@ def _ask(place: Place, stored: Stored) -> tuple[Tokens, Client]:
     from servers.oauth import grants
 
     login, client = stored.secrets, stored.secrets.client
+    server = Server.objects.filter(pk=place.server_id).first()
+    if server is None:
+        raise OAuthError("The server is gone.")
     if client.kind == "operator":
-        server = Server.objects.filter(pk=place.server_id).first()
-        if server is None:
-            raise OAuthError("The server is gone.")
         client = replace(client, secret=operator_secret(server, login.provider.token_endpoint))
     give_back()
     if login.machine:
+        # With those for the lack of which a call was refused since.
+        scopes = tuple(dict.fromkeys([*login.scopes, *server.oauth_wanted.split()]))
         return wait_for(
             grants.client_credentials(
-                login.provider, client, resource=login.resource, scopes=login.scopes
+                login.provider, client, resource=login.resource, scopes=scopes
             )
         )
     return wait_for(grants.refresh_tokens(login, client))

@@ -223,6 +223,20 @@ async def test_a_login_that_no_key_opens_stops_runs_and_is_left_out_of_tests(
     assert settings.looks_for_login
 
 
+async def test_a_login_as_no_version_keeps_it_is_told_as_such(fake: OAuthServer) -> None:
+    server = await logged_in(fake)
+
+    def spoil() -> None:
+        row = Login.objects.get()
+        row.private, row.key_id = vault.encrypt_json({}, kind=store.KIND, row_id=row.pk)
+        row.save()
+
+    await in_thread(partial(spoil))
+    with pytest.raises(ServerUnavailable, match=r"cannot be read\."):
+        await prepared(server)
+    assert (await prepared(server, testing=True))[0].looks_for_login
+
+
 async def test_a_server_without_a_login_is_asked_without_one(fake: OAuthServer) -> None:
     """Many need none; a test looks for one (P35)."""
     server = await in_thread(partial(server_at, fake))
@@ -320,6 +334,16 @@ async def test_a_machines_expired_token_is_followed_by_another_login(fake: OAuth
     await in_thread(partial(change, server, expires_at=timezone.now(), refreshed_at=None))
     assert await use((await prepared(server))[0])
     assert fake.grants.outcomes == [("client_credentials", "ok")] * 2
+
+
+async def test_a_machine_asks_for_the_rights_that_it_lacked_by_itself(fake: OAuthServer) -> None:
+    """Scope Challenge Handling: those that it had, and those of the refusal."""
+    server = await machine_at(fake, oauth_scopes="mcp:read")
+    fake.variant.tool_scopes = {"echo": "mcp:write"}
+    with pytest.raises(MoreRightsRequired):
+        await use((await prepared(server))[0])
+    assert await use((await prepared(server))[0])
+    assert [form["scope"] for form in fake.sent("token")] == ["mcp:read", "mcp:read mcp:write"]
 
 
 async def test_a_machine_whose_tokens_are_refused_stops_and_may_try_later(
