@@ -89,6 +89,14 @@
     menu.addEventListener("toggle", () => htmx.trigger(document.body, again), { once: true });
   });
 
+  // Nor one whose login is being begun, which may take seconds: its button says so.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const row = event.detail.target;
+    if (row.matches?.(".server-row") && row.querySelector("form[data-login].htmx-request")) {
+      event.detail.shouldSwap = false;
+    }
+  });
+
   // Only the fields of the chosen transport; the others keep what was typed into them.
   function showTransport(form) {
     const chosen = form.querySelector("[name=transport]:checked")?.value;

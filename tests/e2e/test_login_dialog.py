@@ -131,6 +131,11 @@ def test_a_login_under_way_says_so_and_is_not_begun_twice(page: Page) -> None:
     expect(button).to_be_disabled()
     expect(button.locator(".login-busy")).to_be_visible()
     expect(button.locator(".login-idle")).to_be_hidden()
+    # The row is fetched anew meanwhile, since a check of the server has ended.
+    with page.expect_response("**/row/"):
+        page.evaluate("htmx.trigger(document.body, 'rows')")
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    expect(button).to_be_disabled()
     assert len(held) == 1
     held[0].fulfill(status=200, headers={"HX-Redirect": ELSEWHERE}, body="")
     page.wait_for_url(f"**{ELSEWHERE}")
