@@ -248,28 +248,29 @@ def _exchange(server: Server, begun: Begun, code: str) -> LoginSecrets:
 
 
 def _begun_again(begun: Begun, refusal: ProviderRefusal) -> Begun:
-    """The same login in another way, once for each; raises the refusal where there is none."""
+    """The same login in another way, each way once; raises the refusal where there is none."""
     is_registered = begun.client.kind == "registered"
     # Some say `invalid_request` for it (RFC 6749, 4.1.2.1).
     blames_scopes = refusal.error in ("invalid_scope", "invalid_request") and bool(begun.scopes)
     if refusal.error == "invalid_client" and is_registered:
         registrations.forget(begun.provider.issuer, begun.client.client_id)
-        if "client" not in begun.restarts:
+        if not begun.registered_again:
             return _with_new_client(begun)
     if blames_scopes and is_registered and not begun.client_is_new:
         return _with_new_client(begun)
     # What a person has asked for is not left out without a word (P58).
-    if blames_scopes and begun.scopes_are_found and "scopes" not in begun.restarts:
-        restarts = (*begun.restarts, "scopes")
-        return replace(begun, verifier=new_verifier(), scopes=(), restarts=restarts)
+    if blames_scopes and begun.scopes_are_found:
+        return replace(begun, verifier=new_verifier(), scopes=())
     raise refusal
 
 
 def _with_new_client(begun: Begun) -> Begun:
-    client = _register(begun.provider, begun.redirect_uri, begun.scopes)
-    restarts = (*begun.restarts, "client")
     return replace(
-        begun, verifier=new_verifier(), client=client, client_is_new=True, restarts=restarts
+        begun,
+        verifier=new_verifier(),
+        client=_register(begun.provider, begun.redirect_uri, begun.scopes),
+        client_is_new=True,
+        registered_again=True,
     )
 
 

@@ -37,8 +37,8 @@ class Begun:
     scopes_are_found: bool = True
     # Whether the client was registered for these scopes: providers hold it to those that it named.
     client_is_new: bool = False
-    # What was begun again by itself, each once: `scopes`, `client`.
-    restarts: tuple[str, ...] = ()
+    # Whether this very login has registered a second client: there is no third one.
+    registered_again: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,7 +51,6 @@ class Begun:
                 "provider": Provider.from_json(raw["provider"]),
                 "client": Client.from_json(raw["client"]),
                 "scopes": tuple(raw["scopes"]),
-                "restarts": tuple(raw["restarts"]),
             }
         )
 

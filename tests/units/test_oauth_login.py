@@ -14,7 +14,7 @@ from secrets_vault.services import SecretData, create_secret
 from servers.access import NotAllowed
 from servers.definition import HTTP, MACHINE, OAuthClientData, ServerData
 from servers.models import Login, PendingLogin, RegisteredClient, Server
-from servers.oauth import pending
+from servers.oauth import pending, registrations
 from servers.oauth.login import Outcome, begin_login, finish_login
 from servers.oauth.store import read_login
 from servers.oauth.types import Client, ClientNeeded, OAuthError
@@ -59,6 +59,10 @@ def log_in(fake: OAuthServer, server: Server, person: User, **values: Any) -> Lo
 
 def asked(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(address).query, keep_blank_values=True))
+
+
+def callback_path(server: Server) -> str:
+    return f"/api/mcp-servers/{server.pk}/oauth/callback"
 
 
 def test_a_login_ends_with_encrypted_tokens_that_the_server_takes(
@@ -327,9 +331,12 @@ def test_invalid_scope_leads_to_the_provider_once_more_without_scopes(alice: Use
     variant = Variant(resource_scopes=("odd",), refuses_scopes=True)
     with running(OAuthServer(variant)) as fake:
         server = server_at(fake)
-        outcome = finish(server, alice, fake.visit(begin(server, alice)))
-        assert "scope" not in asked(outcome.again)
-        assert finish(server, alice, fake.visit(outcome.again)).again == ""
+        first = begin(server, alice)
+        again = finish(server, alice, fake.visit(first)).again
+        assert "scope" not in asked(again)
+        for what in ("state", "code_challenge"):
+            assert asked(first)[what] != asked(again)[what]
+        assert finish(server, alice, fake.visit(again)).again == ""
     assert Login.objects.exists()
 
 
@@ -340,6 +347,35 @@ def test_invalid_scope_twice_is_told(alice: User) -> None:
         again = finish(server, alice, fake.visit(begin(server, alice))).again
         with pytest.raises(OAuthError, match="invalid_scope"):
             finish(server, alice, fake.visit(again))
+
+
+def test_invalid_scope_without_scopes_is_told_at_once(alice: User) -> None:
+    """There is nothing to leave out: the browser would go to and fro for ever."""
+    with running(OAuthServer(Variant(decision="invalid_scope"))) as fake:
+        server = server_at(fake)
+        with pytest.raises(OAuthError, match="invalid_scope"):
+            finish(server, alice, fake.visit(begin(server, alice)))
+
+
+def test_the_method_that_worked_is_kept_with_the_client(alice: User) -> None:
+    """A16: two methods advertised, one implemented."""
+    variant = Variant(
+        registration_answer={
+            "token_endpoint_auth_method": "client_secret_basic",
+            "client_secret": "s" * 20,
+        },
+        advertised_auth_methods=("client_secret_basic", "client_secret_post"),
+        auth_methods=("client_secret_post",),
+    )
+    with running(OAuthServer(variant)) as fake:
+        server = server_at(fake)
+        log_in(fake, server, alice)
+        kept = registrations.find(fake.issuer, f"{HERE}{callback_path(server)}")
+        assert kept is not None
+        assert kept.method == "client_secret_post"
+        attempts = fake.count("token")
+        log_in(fake, server, alice)
+        assert fake.count("token") == attempts + 1
 
 
 def test_the_operators_own_scopes_are_not_dropped(alice: User) -> None:

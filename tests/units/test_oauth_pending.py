@@ -45,7 +45,7 @@ def take(server: Server, person: User) -> Begun:
 
 def test_what_was_begun_comes_back_as_it_was(alice: User) -> None:
     server = http_server()
-    first = begun(scopes=("a", "b"), scopes_are_found=False, restarts=("client",))
+    first = begun(scopes=("a", "b"), scopes_are_found=False, registered_again=True)
     pending.keep(server, person=alice, session_key=SESSION, state=STATE, begun=first)
     assert take(server, alice) == first
 
