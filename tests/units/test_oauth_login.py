@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -13,8 +14,10 @@ import time_machine
 from secrets_vault.services import SecretData, create_secret
 from servers.access import NotAllowed
 from servers.definition import HTTP, MACHINE, OAuthClientData, ServerData
+from servers.mcp.types import Challenge
 from servers.models import Login, PendingLogin, RegisteredClient, Server
 from servers.oauth import pending, registrations
+from servers.oauth.discovery import discover
 from servers.oauth.login import Outcome, begin_login, finish_login
 from servers.oauth.store import read_login
 from servers.oauth.types import Client, ClientNeeded, OAuthError
@@ -166,6 +169,27 @@ def test_addresses_that_may_not_be_called_are_not_called(
         finish(server, alice, fake.visit(begin(server, alice)))
     assert fake.count("token") == 0
     assert not Login.objects.exists()
+
+
+def test_what_the_server_said_last_is_where_discovery_begins(alice: User) -> None:
+    """A01: its pointer, and the scopes of its challenge before those of its document."""
+    variant = Variant(
+        pointer="elsewhere",
+        resource_at=("elsewhere",),
+        challenge_scope="of-challenge",
+        resource_scopes=("of-document",),
+    )
+    with running(OAuthServer(variant)) as fake:
+        server_at(fake)
+        challenge = Challenge(
+            resource_metadata=f"{fake.server_origin}/about/logins.json", scope="of-challenge"
+        )
+        found = asyncio.run(discover(fake.url, challenge))
+        assert found is not None
+        Server.objects.update(oauth_found=found.as_json())
+        address = begin(Server.objects.get(), alice)
+        assert address.startswith(fake.endpoint("authorize"))
+        assert asked(address)["scope"] == "of-challenge"
 
 
 @pytest.mark.django_db(transaction=True)
