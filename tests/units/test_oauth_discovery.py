@@ -259,6 +259,32 @@ async def test_a_document_without_authorization_servers_is_passed_over(servers: 
     assert advertised.resource_metadata_url == ""
 
 
+@pytest.mark.parametrize("resource", [OMIT, None, "", 7, "https://h/" + "x" * 2000])
+async def test_a_document_that_does_not_name_its_resource_is_passed_over(resource: Any) -> None:
+    """RFC 9728, 2: the field is required."""
+    variant = Variant(resource_document={"resource": resource}, same_origin=True)
+    _, advertised = await found(variant)
+    assert advertised.resource_metadata_url == ""
+
+
+async def test_a_server_that_wants_bound_tokens_is_used_with_a_warning() -> None:
+    """RFC 9728, 2."""
+    document = {"dpop_bound_access_tokens_required": True}
+    _, advertised = await found(Variant(resource_document=document))
+    assert "DPoP" in advertised.warnings[0]
+
+
+async def test_more_scopes_than_a_login_can_ask_for_are_cut_with_a_warning() -> None:
+    scopes = tuple(f"scope{number}" for number in range(5000))
+    _, advertised = await found(Variant(resource_scopes=scopes, scopes_supported=scopes))
+    assert advertised.resource_scopes == scopes[:200]
+    assert advertised.warnings == (
+        "The server names 5,000 scopes, of which a login asks for 200; enter those that are "
+        "needed in Scopes.",
+    )
+    assert len(json.dumps(advertised.as_json())) < 10_000
+
+
 async def test_nothing_is_remembered_of_what_an_answer_says_besides() -> None:
     """What is kept has the shape that `Advertised` has, and comes back from JSON as it was."""
     junk = {"x": "y", "scopes_supported": [1, None, "a", "a"], "grant_types_supported": "a b"}

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from servers.mcp.types import Challenge
+from servers.oauth import discovery
 from servers.oauth.discovery import discover
 from servers.oauth.types import DiscoveryFailed
 from tests.fakes.discoveries import asked_for, failure, found
@@ -191,3 +192,18 @@ async def test_scopes_of_the_challenge_are_those_that_can_be_sent(
         advertised = await discover(fake.url, Challenge(scope=scope))
     assert advertised is not None
     assert advertised.challenge_scopes == scopes
+
+
+async def test_a_name_service_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """5 s in all, whatever takes its time."""
+
+    async def silent(url: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(discovery, "check_target", silent)
+    fake, error = await failure(Variant(), limit=0.5)
+    assert error.message == "Looking for a login took longer than 0.5 seconds."
+    assert error.tried[-1] == (f"{fake.origin}{OAUTH}", "200 OK")
+    assert error.advertised
