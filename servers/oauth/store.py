@@ -22,6 +22,7 @@ from servers.models import Login, Server
 from servers.oauth.clients import storable
 from servers.oauth.types import Client, LoginSecrets, Tokens
 from umpteenth.accounts.models import User
+from umpteenth.core import clock
 from umpteenth.core.text import clean
 
 AWAKE_FOR = timedelta(days=1)
@@ -67,7 +68,7 @@ def columns_of(login_id: UUID, secrets: LoginSecrets) -> dict[str, Any]:
     return {
         "private": ciphertext,
         "key_id": key_id,
-        "expires_at": moment(tokens.expires_at),
+        "expires_at": _by_the_database(tokens.expires_at),
         "can_refresh": secrets.can_refresh,
         "scopes": clean(" ".join(granted), 2000),
     }
@@ -94,6 +95,11 @@ def put_login(
 
 def _sleeps_at(secrets: LoginSecrets, now: datetime) -> datetime | None:
     return now + AWAKE_FOR if secrets.tokens.refresh_token else None
+
+
+def _by_the_database(seconds: float | None) -> datetime | None:
+    """What this machine's clock said, as other machines compare it."""
+    return None if seconds is None else moment(seconds + clock.ahead().total_seconds())
 
 
 def moment(seconds: float | None) -> datetime | None:

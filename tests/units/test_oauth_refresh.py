@@ -319,6 +319,25 @@ def test_only_the_token_that_was_refused_ends_the_login(fake: OAuthServer) -> No
     assert login_of(server).row.ended == Login.Ended.REFUSED
 
 
+def test_a_lease_is_not_taken_for_tokens_that_were_replaced_meanwhile(
+    fake: OAuthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A20: the refresh token that was read is used up by then."""
+    server = logged_in_at(fake, lasts=OVER)
+    place, look = place_of(server), refresh._shall_not_ask
+
+    def slowly(*arguments: object) -> bool:
+        monkeypatch.setattr(refresh, "_shall_not_ask", look)
+        renewed(server)
+        return False
+
+    monkeypatch.setattr(refresh, "_shall_not_ask", slowly)
+    stored = renew(place, Wish())
+    assert stored is not None
+    assert stored.tokens.access_token == access_token(server)
+    assert fake.grants.outcomes == [("refresh_token", "ok")]
+
+
 def test_the_lease_of_a_process_that_died_runs_out(fake: OAuthServer) -> None:
     server = logged_in_at(fake, lasts=OVER)
     change(server, lease_token="dead", lease_until=timezone.now() - timedelta(seconds=1))

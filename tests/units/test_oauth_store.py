@@ -90,6 +90,16 @@ def test_refreshed_tokens_clear_what_failed_before() -> None:
     assert read(server).secrets.client == basic
 
 
+def test_an_end_is_kept_by_the_clock_that_all_machines_compare_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("umpteenth.core.clock._ahead", timedelta(minutes=5))
+    row = put(http_server())
+    assert row.expires_at is not None
+    assert TOKENS.expires_at is not None
+    assert row.expires_at.timestamp() == TOKENS.expires_at + 300
+
+
 def test_an_operators_secret_is_not_kept_twice() -> None:
     """P57: it is resolved anew each time."""
     server = http_server()

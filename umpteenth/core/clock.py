@@ -30,6 +30,11 @@ def database_now() -> datetime:
     return moment
 
 
+def ahead() -> timedelta:
+    """How far the database's clock was before this machine's when it was last asked."""
+    return _ahead
+
+
 def now() -> datetime:
     """The same time without a question, by what the last one found: for what is only shown."""
     return timezone.now() + _ahead
