@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from pytest_django import Settings
 from secrets_vault.services import ensure_key_ring, rotate_keys
 from servers.models import PendingLogin, RegisteredClient, Server
 from servers.oauth import pending, registrations
-from servers.oauth.binding import base_url, callback_url
+from servers.oauth.binding import base_url, callback_url, hash_of_settings
 from servers.oauth.pending import Begun
 from servers.oauth.types import Client, OAuthError
+from servers.private import private_columns, read_private
 from tests.fakes.login_rows import ISSUER, logged_in, provider
 from tests.fakes.server_rows import http_server
 from tests.fakes.vault import use_ring_in
@@ -80,6 +82,39 @@ def test_a_login_that_no_key_opens_is_begun_again(alice: User) -> None:
         take(server, alice)
     assert caught.value.hint == "Start the login again."
     assert not PendingLogin.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("transport", "unix"),
+        ("url", "https://api.example.org/other"),
+        ("oauth_kind", "machine"),
+        ("oauth_client_id", "other"),
+        ("oauth_scopes", "other"),
+        ("query", "tenant=2"),
+        ("client_secret", "other"),
+    ],
+)
+def test_each_setting_that_a_login_is_for_binds_it(name: str, value: str) -> None:
+    """Issue 4, section 3: address and client settings, the encrypted ones too."""
+    server = http_server()
+    before = hash_of_settings(server)
+    if hasattr(server, name):
+        setattr(server, name, value)
+    else:
+        changed: Any = {name: value}
+        columns = private_columns(replace(read_private(server), **changed), server.pk)
+        server.private, server.key_id = columns["private"], columns["key_id"]
+    assert hash_of_settings(server) != before
+
+
+@pytest.mark.parametrize("name", ["name", "description", "last_error"])
+def test_other_settings_do_not_bind_a_login(name: str) -> None:
+    server = http_server()
+    before = hash_of_settings(server)
+    setattr(server, name, "other")
+    assert hash_of_settings(server) == before
 
 
 class TestUnfinished:
