@@ -261,7 +261,11 @@ class OAuthServer:
     def _insufficient(self, scope: str) -> Reply:
         self.counts["insufficient"] += 1
         challenge = self._challenge("insufficient_scope", scope)
-        return Reply(403, {"content-type": JSON, "www-authenticate": challenge}, b"{}")
+        return Reply(
+            403,
+            {"content-type": JSON, "www-authenticate": challenge},
+            b'{"error":"insufficient_scope"}',
+        )
 
     # --- The provider
 
