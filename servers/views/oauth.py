@@ -133,7 +133,7 @@ def _browser(request: Request) -> str:
     the addresses that are ours. Old browsers leave it out.
     """
     origin = request.headers.get("Origin", "")
-    if origin and origin != "null":
+    if origin:
         return origin
     host = request.get_host()
     app_url = settings.OPTIONS.app.url

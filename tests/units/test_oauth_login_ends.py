@@ -66,11 +66,27 @@ def test_logging_out_removes_the_login_and_gives_its_tokens_back(
     assert not Login.objects.exists()
     assert stored.tokens.refresh_token in revoked(fake)
     assert fake.grants.family_of(stored.tokens.access_token) is None
-    after = Server.objects.get()
-    assert (after.state, after.oauth_advertised) == ("untested", True)
     entry = AuditEntry.objects.get(action="server.logout")
     assert entry.words == "logged out of"
     assert entry.details == {"issuer": fake.issuer, "client": "registered"}
+
+
+def test_logging_out_makes_untrue_what_was_found_with_the_login(
+    fake: OAuthServer, alice: User
+) -> None:
+    """A test under way is stale, and health looks anew."""
+    server = server_at(fake)
+    log_in(fake, server, alice)
+    version = Server.objects.get().connection_version
+    Server.objects.update(
+        state=Server.State.CONNECTED, oauth_wanted="write", failures=2, next_check_at=None
+    )
+    log_out(server, actor=alice)
+    after = Server.objects.get()
+    assert (after.state, after.oauth_wanted, after.failures) == ("untested", "", 0)
+    assert after.connection_version == version + 1
+    assert after.next_check_at is not None
+    assert after.oauth_advertised is True
 
 
 def test_logging_out_twice_is_no_error(fake: OAuthServer, alice: User) -> None:
