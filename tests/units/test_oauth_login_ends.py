@@ -19,8 +19,10 @@ from servers.oauth import ending
 from servers.oauth.ending import log_out
 from servers.oauth.store import put_login, read_login
 from servers.services import current_data, delete_server, duplicate_server, update_server
+from tests.fakes.login_rows import logged_in
 from tests.fakes.mcp_http import Reply, running
 from tests.fakes.oauth_server import OAuthServer, Variant
+from tests.fakes.server_rows import http_server
 from tests.units.test_oauth_login import HERE, begin, log_in, server_at
 from umpteenth.accounts.models import AuditEntry, User
 from umpteenth.core.clock import database_now
@@ -238,6 +240,14 @@ def test_a_machines_login_ends_with_all_that_it_is_made_of(
     put_login(server.pk, secrets, person=None, now=database_now())
     machine = {"kind": "machine", "client_id": "ours", "secret": "old", **change}
     edit(server, oauth=OAuthClientData(**machine))
+    assert not Login.objects.exists()
+
+
+def test_a_login_of_a_person_is_none_of_a_machine() -> None:
+    """P53: the same client, logged in by itself from now on."""
+    server = http_server(oauth=OAuthClientData(client_id="ours", secret="s"))
+    logged_in(server)
+    edit(server, oauth=OAuthClientData("machine", "ours"))
     assert not Login.objects.exists()
 
 
