@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from servers.mcp.client import Connection, connect
+from servers.mcp.exchange import is_final
 from servers.mcp.types import (
     LoginRequired,
     MoreRightsRequired,
@@ -14,8 +15,9 @@ from servers.mcp.types import (
     ServerUnavailable,
 )
 from tests.fakes.credentials import FakeCredentials
-from tests.fakes.http_calls import settings_for
-from tests.fakes.mcp_http import FakeHttp, Reply, Request, Script
+from tests.fakes.http_calls import CALL, settings_for
+from tests.fakes.mcp_http import EVENTS, FakeHttp, Reply, Request, Script, event
+from tests.fakes.mcp_server import text
 
 POINTER = 'Bearer resource_metadata="https://x.example.org/.well-known/oauth-protected-resource"'
 INVALID = f'{POINTER}, error="invalid_token"'
@@ -147,6 +149,30 @@ async def test_a_refused_standing_stream_says_nothing_of_the_login() -> None:
         result = await connection.call_tool("echo", {})
     assert result.ok
     assert credentials.asked == []
+
+
+async def test_a_broken_stream_is_resumed_with_another_token_where_one_is_needed() -> None:
+    """B15: its loss would cost the answer of a call that was made."""
+    credentials = FakeCredentials("one", "two")
+    answer = event({"jsonrpc": "2.0", "id": CALL, "result": text("resumed")})
+
+    def script(request: Request) -> Reply | None:
+        events = {"content-type": EVENTS}
+        if "last-event-id" in request.headers:
+            fresh = request.headers["authorization"] == "Bearer two"
+            return Reply(200, events, answer) if fresh else Reply(401)
+        if request.rpc == "tools/call":
+            return Reply(200, events, b"id: e1\nretry: 10\ndata:\n\n")
+        return None
+
+    async with FakeHttp(script=script) as server, connecting(server, credentials) as connection:
+        assert (await connection.call_tool("echo", {})).text == "resumed"
+    assert credentials.asked == ["renewed one perhaps"]
+
+
+def test_a_login_that_is_over_ends_whatever_would_try_again() -> None:
+    """B05: the standing stream does not go on asking."""
+    assert is_final(LoginRequired("over"))
 
 
 async def test_missing_rights_are_named_and_remembered_for_the_next_login() -> None:

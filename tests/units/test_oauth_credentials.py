@@ -27,7 +27,7 @@ from servers.models import Login, Server
 from servers.oauth import credentials, store
 from servers.oauth.words import EXPIRED, NOT_LOGGED_IN
 from servers.private import Private, private_columns
-from tests.fakes.mcp_http import Request
+from tests.fakes.mcp_http import Reply, Request
 from tests.fakes.oauth_logins import (
     CLIENT_ID,
     access_token,
@@ -344,6 +344,18 @@ async def test_a_machine_asks_for_the_rights_that_it_lacked_by_itself(fake: OAut
         await use((await prepared(server))[0])
     assert await use((await prepared(server))[0])
     assert [form["scope"] for form in fake.sent("token")] == ["mcp:read", "mcp:read mcp:write"]
+
+
+async def test_a_machine_is_not_over_by_a_refusal_of_the_provider(fake: OAuthServer) -> None:
+    """Whatever it is, somebody may mend it there or in the settings."""
+    server = await machine_at(fake)
+    await use((await prepared(server))[0])
+    await in_thread(partial(change, server, expires_at=timezone.now(), refreshed_at=None))
+    refusal = Reply(400, {"content-type": "application/json"}, b'{"error": "invalid_grant"}')
+    fake.variant.replies = {"/token": refusal}
+    with pytest.raises(ServerUnavailable, match="could not be refreshed"):
+        await use((await prepared(server))[0])
+    assert (await in_thread(partial(login_of, server))).row.ended == ""
 
 
 async def test_a_machine_whose_tokens_are_refused_stops_and_may_try_later(
