@@ -50,8 +50,10 @@ class ShownLogin:
 
     @property
     def wants_login(self) -> bool:
-        """Whether nothing works without one: `Log in` stands where `Test` would (P47, P48)."""
-        return self.can_log_in and self.state != LoginState.USABLE
+        """Whether nothing works without one: `Log in` stands where `Test` would (P47, P48). A
+        login that works may lack rights that the server wants."""
+        is_refused = self.server.state == Server.State.LOGIN_REQUIRED
+        return self.can_log_in and (is_refused or self.state != LoginState.USABLE)
 
     @property
     def verb(self) -> str:

@@ -95,6 +95,18 @@ def test_a_row_that_wants_a_login_offers_it_in_the_place_of_test(
         assert f'form="test-{server.pk}"' in html
 
 
+def test_a_login_that_lacks_rights_can_be_made_again_at_once(
+    administrator_client: Client, administrator: User
+) -> None:
+    """403 `insufficient_scope`: the login works, and the server wants more."""
+    server = oauth_server(oauth_wanted="admin")
+    logged_in(server, lasts=HOUR)
+    assert words_of(row(administrator_client, server)) == "Log in"
+    html = check_page(administrator_client, ended(server, administrator))
+    assert f'action="{login_url(server)}"' in html
+    assert "data-login-go" not in html
+
+
 @pytest.mark.parametrize(
     "server",
     [
