@@ -26,6 +26,7 @@ from servers.oauth.words import NO_REFRESH, NOT_LOGGED_IN, login_over
 from umpteenth.core import clock
 from umpteenth.core.clock import database_now
 from umpteenth.core.connections import closing
+from umpteenth.core.masking import known_values
 
 READ_AGAIN: Final = 5.0  # seconds
 MAX_WANTED: Final = 1000  # characters, of all scopes together
@@ -143,7 +144,7 @@ def login_for(server: Server, *, testing: bool) -> UsedLogin | None:
 
 def want_scopes(place: Place, scopes: str) -> None:
     """Remember what a call was refused for, for the next login; a machine makes it at once."""
-    named = [scope for scope in scopes.split() if _SCOPE.fullmatch(scope)]
+    named = [scope for scope in scopes.split() if _SCOPE.fullmatch(scope) and _is_no_secret(scope)]
     with transaction.atomic():
         found = Server.objects.select_for_update().filter(pk=place.server_id, url=place.url)
         for server in found:
@@ -157,8 +158,13 @@ def want_scopes(place: Place, scopes: str) -> None:
                 mine.update(expires_at=database_now(), refreshed_at=None)
 
 
+def _is_no_secret(word: str) -> bool:
+    """A server may repeat what was sent to it."""
+    return known_values().mask(word) == word
+
+
 def _reason(challenge: Challenge) -> str:
-    words = challenge.error_description or challenge.error
+    words = known_values().mask(challenge.error_description or challenge.error)
     return f"{REFUSED}: {words}" if words else f"{REFUSED}."
 
 
