@@ -6,6 +6,8 @@ import json
 
 import pytest
 from click.testing import CliRunner, Result
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from tests.fakes.api_tokens import new_token, with_token
 from umpteenth.accounts.models import ApiToken, AuditEntry, User
@@ -96,6 +98,17 @@ def test_list_shows_states_and_no_token(member: User) -> None:
     assert [(row["name"], row["state"]) for row in rows] == [("one", "active"), ("two", "revoked")]
 
 
+def test_list_asks_equally_often_for_any_number_of_tokens(member: User) -> None:
+    counts = []
+    for name in ("one", "two", "three"):
+        new_token(member, name)
+        with CaptureQueriesContext(connection) as asked:
+            run("list")
+        counts.append(len(asked))
+    # Where the database has a clock of its own, it is asked for the time once.
+    assert counts == [1 if connection.vendor == "sqlite" else 2] * 3
+
+
 def test_an_empty_list_says_how_to_make_the_first() -> None:
     result = run("list")
     assert "umpteenth token create NAME" in result.stderr
@@ -103,7 +116,7 @@ def test_an_empty_list_says_how_to_make_the_first() -> None:
 
 
 @pytest.mark.parametrize("by", ["name", "id"])
-def test_revoke_ends_a_token(member: User, by: str) -> None:
+def test_remove_ends_a_token(member: User, by: str) -> None:
     text = new_token(member, "Script")
     name = "script" if by == "name" else str(ApiToken.objects.get().pk)
 
@@ -113,7 +126,7 @@ def test_revoke_ends_a_token(member: User, by: str) -> None:
     assert "was revoked already" in run("remove", name, status=1).stderr
 
 
-def test_revoke_means_the_token_that_still_works(member: User) -> None:
+def test_remove_means_the_token_that_still_works(member: User) -> None:
     new_token(member)
     run("remove", "script")
     text = new_token(member)
@@ -121,7 +134,7 @@ def test_revoke_means_the_token_that_still_works(member: User) -> None:
     assert with_token(text).get("/api/").status_code == 401
 
 
-def test_revoke_asks_whose_where_several_people_have_the_name(
+def test_remove_asks_whose_where_several_people_have_the_name(
     member: User, administrator: User
 ) -> None:
     new_token(member)
@@ -133,7 +146,7 @@ def test_revoke_asks_whose_where_several_people_have_the_name(
     assert with_token(kept).get("/api/").status_code == 200
 
 
-def test_revoke_of_what_is_not_there_is_one_sentence() -> None:
+def test_remove_of_what_is_not_there_is_one_sentence() -> None:
     assert "There is no such token: script." in run("remove", "script", status=1).stderr
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from django.contrib.auth.models import AbstractUser, UserManager
 from django.db import models
@@ -112,8 +112,11 @@ class ApiToken(models.Model):
     def __str__(self) -> str:
         return f"{self.name} ({self.hint}…)"
 
-    def has_expired(self, now: datetime) -> bool:
-        return self.expires_at is not None and self.expires_at <= now
+    def state_at(self, now: datetime) -> Literal["active", "expired", "revoked"]:
+        if self.revoked_at is not None:
+            return "revoked"
+        is_over = self.expires_at is not None and self.expires_at <= now
+        return "expired" if is_over else "active"
 
 
 # The words of the audit page for the verb in an entry's `kind.verb`; others stand as they are.

@@ -85,13 +85,9 @@ def _checked_name(name: str) -> str:
 
 
 def _leave_room(owner: User, now: datetime) -> None:
-    usable = owner.api_tokens.filter(usable_at(now))
-    if usable.count() >= MOST_TOKENS:
+    lasting = Q(expires_at=None) | Q(expires_at__gt=now)
+    if owner.api_tokens.filter(lasting, revoked_at=None).count() >= MOST_TOKENS:
         raise TokenError(f"A person has at most {MOST_TOKENS} tokens. Revoke one of them first.")
-
-
-def usable_at(now: datetime) -> Q:
-    return Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=now))
 
 
 def revoke_token(token: ApiToken, *, actor: User | None) -> bool:
@@ -110,9 +106,10 @@ def sign_in(text: str) -> ApiToken:
     if token is None:
         raise TokenRefused(UNKNOWN)
     now = database_now()
-    if token.revoked_at is not None:
+    state = token.state_at(now)
+    if state == "revoked":
         raise TokenRefused("This API token has been revoked. Make another one.")
-    if token.has_expired(now):
+    if state == "expired":
         raise TokenRefused(f"This API token expired on {token.expires_at:%Y-%m-%d}.")
     if not token.owner.is_active:
         raise TokenRefused(f"{token.owner.username}, whose API token this is, is deactivated.")

@@ -44,7 +44,7 @@ def create(name: str, person: str | None, days: int | None, as_json: bool) -> No
     except TokenError as error:
         fail(str(error))
     if as_json:
-        emit_json({**_facts(token), "token": text})
+        emit_json({**_facts(token, token.created_at), "token": text})
         return
     # Alone on standard output, so that a script can keep it.
     click.echo(text)
@@ -57,9 +57,11 @@ def list_tokens(as_json: bool) -> None:
     """List all tokens; never what they are."""
     setup()
     from umpteenth.accounts.models import ApiToken
+    from umpteenth.core.clock import database_now
 
     tokens = ApiToken.objects.select_related("owner").order_by("owner__username", "created_at")
-    facts = [_facts(token) for token in tokens]
+    now = database_now()
+    facts = [_facts(token, now) for token in tokens]
     if as_json:
         emit_json(facts)
     elif not facts:
@@ -130,25 +132,17 @@ def _named(name: str) -> Any:
         return Q(name__iexact=name)
 
 
-def _facts(token: ApiToken) -> dict[str, Any]:
+def _facts(token: ApiToken, now: datetime) -> dict[str, Any]:
     return {
         "id": str(token.pk),
         "name": token.name,
         "user": token.owner.username,
         "hint": f"{token.hint}…",
-        "state": _state(token),
+        "state": token.state_at(now),
         "created_at": _moment(token.created_at),
         "last_used_at": _moment(token.last_used_at),
         "expires_at": _moment(token.expires_at),
     }
-
-
-def _state(token: ApiToken) -> str:
-    from umpteenth.core.clock import database_now
-
-    if token.revoked_at is not None:
-        return "revoked"
-    return "expired" if token.has_expired(database_now()) else "active"
 
 
 def _moment(moment: datetime | None) -> str | None:

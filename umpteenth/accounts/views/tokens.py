@@ -33,7 +33,7 @@ def _list(request: Request) -> dict[str, Any]:
     found = found.order_by(F("revoked_at").desc(nulls_first=True), "-created_at", "-id")
     page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
     now = clock.now()
-    rows = [{"token": token, "expired": token.has_expired(now)} for token in page]
+    rows = [{"token": token, "state": token.state_at(now)} for token in page]
     return {"page_obj": page, "rows": rows}
 
 
