@@ -93,7 +93,7 @@ def test_refreshed_tokens_clear_what_failed_before() -> None:
 def test_an_end_is_kept_by_the_clock_that_all_machines_compare_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("umpteenth.core.clock._ahead", timedelta(minutes=5))
+    monkeypatch.setattr("umpteenth.core.clock.ahead", lambda: timedelta(minutes=5))
     row = put(http_server())
     assert row.expires_at is not None
     assert TOKENS.expires_at is not None
