@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any
 
 import pytest
@@ -42,6 +43,16 @@ from umpteenth.core.text import (
 )
 def test_what_cannot_be_stored_or_shown_goes(text: str, expected: str) -> None:
     assert clean(text) == expected
+
+
+@pytest.mark.parametrize(
+    "beginning", ["\x90", "\x98", "\x9d", "\x9e", "\x9f", "\x9b", "\x1b", "\x1b]"]
+)
+def test_a_text_of_nothing_but_beginnings_costs_no_time(beginning: str) -> None:
+    """H16: servers choose their words. One that is read anew from each beginning takes minutes."""
+    before = time.process_time()
+    assert clean(beginning * 100_000).strip("]") == ""
+    assert time.process_time() - before < 5
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,12 @@ ELLIPSIS = "…"
 MAX_JSON_DEPTH = 200
 _CONTAINERS = (dict, list, tuple)
 
-# Terminal sequences go whole: without their ESC the rest would stay as rubbish.
+# Terminal sequences go whole: without their ESC the rest would stay as rubbish. A title ends
+# before the next one begins, so that a text of nothing but beginnings is read once.
 _TERMINAL = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])"  # titles
+    r"[^\x07\x1b\n\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"
 )
 _UNWANTED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
