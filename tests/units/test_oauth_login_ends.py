@@ -251,6 +251,14 @@ def test_a_login_of_a_person_is_none_of_a_machine() -> None:
     assert not Login.objects.exists()
 
 
+def test_a_query_is_part_of_the_address() -> None:
+    """P53: it may name another tenant."""
+    server = http_server()
+    logged_in(server)
+    edit(server, url=f"{server.url}?tenant=2")
+    assert not Login.objects.exists()
+
+
 def test_an_edit_that_fails_ends_no_login(fake: OAuthServer, alice: User) -> None:
     """In one transaction with the change: the other server's name is taken."""
     server = server_at(fake)
