@@ -19,6 +19,9 @@ PER_PAGE, MOST_PER_PAGE = 50, 200
 # Far beyond what anybody registers, and within what databases count.
 MOST_OFFSET = 1_000_000
 
+State = Literal[
+    "untested", "connected", "login_required", "failed", "trouble", "login_ending", "disabled"
+]
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
@@ -33,9 +36,7 @@ class Wanted(Schema):
     )
     transport: Server.Transport | None = None
     auth: Auth | None = None
-    state: (
-        Literal["untested", "connected", "login_required", "failed", "trouble", "disabled"] | None
-    ) = None
+    state: State | None = None
     limit: int = Field(PER_PAGE, ge=1, le=MOST_PER_PAGE)
     offset: int = Field(0, ge=0, le=MOST_OFFSET)
 

@@ -70,7 +70,7 @@ def _oauth(server: Server) -> dict[str, Any]:
         "scopes": server.oauth_scopes,
         "missing_scopes": server.oauth_wanted,
     }
-    return {name: value for name, value in facts.items() if value not in ("", None)}
+    return _filled(facts)
 
 
 def _login(server: Server) -> dict[str, Any]:
@@ -93,6 +93,10 @@ def _login(server: Server) -> dict[str, Any]:
         "ended_reason": login.ended_reason,
         "warning": shown.warning,
     }
+    return _filled(facts)
+
+
+def _filled(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value not in ("", None)}
 
 

@@ -9,6 +9,14 @@ from servers.limits import MAX_TOOL_NAME
 from servers.models import Server
 from servers.status import Auth
 
+# Those of servers, and what lists can be asked for besides (`servers.queries.find_servers`).
+STATES = (
+    *Server.State.choices,
+    ("trouble", "In trouble"),
+    ("login_ending", "Login about to end"),
+    ("disabled", "Disabled"),
+)
+
 
 class ServerFilter(forms.Form):
     """The list's filter."""
@@ -23,13 +31,7 @@ class ServerFilter(forms.Form):
     )
     state = forms.ChoiceField(
         required=False,
-        choices=[
-            ("", "State"),
-            *Server.State.choices,
-            ("trouble", "In trouble"),
-            ("login_ending", "Login about to end"),
-            ("disabled", "Disabled"),
-        ],
+        choices=[("", "State"), *STATES],
     )
 
     def values(self) -> dict[str, str]:

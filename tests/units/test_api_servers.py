@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema_rs
 import pytest
@@ -15,8 +15,9 @@ from django.test.utils import CaptureQueriesContext
 
 from secrets_vault.services import ensure_key_ring, set_secret
 from servers import facts
-from servers.api import Details, OAuth, Summary
+from servers.api import Details, OAuth, State, Summary, Wanted
 from servers.api import Login as LoginSchema
+from servers.forms.lists import STATES, ServerFilter
 from servers.mcp.types import ServerUnavailable
 from servers.models import Login, Server
 from servers.services import store_failure
@@ -83,6 +84,11 @@ def test_every_fact_stands_in_the_openapi_document() -> None:
     server = http_server()
     assert set(facts.summary(server)) == set(Summary.model_fields)
     assert {*facts.summary(server), *facts.details(server)} == set(Details.model_fields)
+
+
+def test_the_list_takes_every_filter_that_the_page_has() -> None:
+    assert get_args(State) == tuple(name for name, _ in STATES)
+    assert set(ServerFilter.base_fields) < set(Wanted.model_fields)
 
 
 def test_no_secret_is_told(program: Client) -> None:
@@ -173,6 +179,7 @@ def test_the_list_is_filtered_like_the_page(program: Client) -> None:
     assert listed(program, auth="none") == ["everything"]
     assert listed(program, state="disabled") == ["everything"]
     assert listed(program, state="trouble") == []
+    assert listed(program, state="login_ending") == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +216,9 @@ def test_only_reading_is_offered_so_far(program: Client) -> None:
     server = http_server()
     for address in ("/api/mcp-servers", f"/api/mcp-servers/{server.pk}"):
         for method in (program.post, program.put, program.patch, program.delete):
-            assert method(address).status_code == 405
+            answer = method(address)
+            assert (answer.status_code, answer["Allow"]) == (405, "GET")
+            assert answer.json() == {"detail": "This address takes GET only."}
     assert Server.objects.count() == 1
 
 
@@ -222,9 +231,7 @@ def test_the_list_asks_equally_often_for_any_number_of_servers(program: Client) 
     counts = []
     for number in range(3):
         after_success(http_server(f"s{number}", options={"token_ref": "@TOKEN"}), "a")
-        with CaptureQueriesContext(
-            connection,
-        ) as asked:
+        with CaptureQueriesContext(connection) as asked:
             listed(program)
         counts.append(len(asked))
     # The first call writes down that the token was used.

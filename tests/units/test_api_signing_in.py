@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client, RequestFactory
 from django.urls import path
+from django.views.decorators.http import require_POST
 from ninja.errors import HttpError
 from pytest_django import Settings
 
@@ -39,6 +40,11 @@ async def asynchronous_probe(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"person": (await request.auser()).get_username()})
 
 
+@require_POST
+def changing(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("changed")
+
+
 def refusing(request: HttpRequest) -> HttpResponse:
     raise PermissionDenied("An API token cannot start a login.")
 
@@ -55,6 +61,7 @@ def public(request: HttpRequest) -> HttpResponse:
 extra = [
     path("api/probe", probe),
     path("api/asynchronous-probe", asynchronous_probe),
+    path("api/changing", changing),
     path("api/refusing", refusing),
     path("api/breaking", breaking),
     path("api/public", public),
@@ -159,8 +166,10 @@ def test_a_token_is_looked_at_only_below_api(bob: User) -> None:
 
 
 def test_a_token_cannot_make_tokens(bob: User) -> None:
-    answer = with_token(new_token(bob)).post("/settings/tokens/new/", {"name": "more"})
-    assert answer.status_code in (302, 403)
+    program = with_token(new_token(bob))
+    program.handler.enforce_csrf_checks = False  # it is not that alone which stops it
+    answer = program.post("/settings/tokens/new/", {"name": "more", "expires": "30"})
+    assert answer["Location"].startswith("/sign-in/")
     assert ApiToken.objects.count() == 1
 
 
@@ -253,6 +262,18 @@ def test_errors_are_json_for_programs_and_pages_for_browsers(
     assert (page.status_code, page["Content-Type"][:9]) == (403, "text/html")
     fragment = client_for(bob).get("/api/refusing", headers={"HX-Request": "true"})
     assert "alert-danger" in fragment.content.decode()
+
+
+def test_a_method_that_does_not_fit_is_told_with_those_that_do(
+    client_for: ClientFor, bob: User
+) -> None:
+    """RFC 9110, section 15.5.6; of Django's own views below `/api`, too."""
+    answer = with_token(new_token(bob)).get("/api/changing")
+    assert (answer.status_code, answer["Allow"]) == (405, "POST")
+    assert detail(answer) == "This address takes POST only."
+
+    browser = client_for(bob).get("/api/changing", headers=BROWSER)
+    assert (browser.status_code, browser["Content-Type"][:9]) == (405, "text/html")
 
 
 def test_a_failure_inside_is_json_without_its_inside(bob: User) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -48,7 +49,10 @@ class ApiMiddleware:
                 _act_as_owner(request, sign_in(text))
             except TokenRefused as error:
                 return _refuse_token(str(error))
-        return self.get_response(request)
+        response = self.get_response(request)
+        if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED and wants_json(request):
+            return _name_methods(response)
+        return response
 
     def process_view(
         self, request: HttpRequest, view: object, args: object, kwargs: object
@@ -96,6 +100,14 @@ def _unsigned(request: HttpRequest) -> HttpResponse:
     # Without an error code: nothing was sent that could be wrong (RFC 6750, section 3).
     response["WWW-Authenticate"] = _CHALLENGE
     return response
+
+
+def _name_methods(response: HttpResponse) -> HttpResponse:
+    """Neither Django nor django-ninja says it as the rest of the API says what is wrong."""
+    allowed = response["Allow"]
+    answer = refusal(response.status_code, f"This address takes {allowed} only.")
+    answer["Allow"] = allowed
+    return answer
 
 
 class TemporaryPasswordMiddleware:
