@@ -88,6 +88,9 @@ def read_resource(document: Mapping[str, Any], url: str) -> Resource:
         raise NoDocument("a document that does not name its resource")
     if not covers(resource, url):
         raise ForeignDocument(f"a document about another resource: {shown(resource)}")
+    # It is sent as it stands, and what reads addresses leaves these out of them.
+    if clean(resource) != resource or any(sign.isspace() for sign in resource):
+        raise NoDocument("a document whose resource holds a blank or a control character")
     servers = document.get("authorization_servers")
     if isinstance(servers, str):
         servers = [servers]
@@ -198,8 +201,8 @@ def default_provider(url: str) -> Provider:
 
 
 def shown(text: str) -> str:
-    """A value of a stranger inside a sentence."""
-    return clean(text, MAX_SHOWN)
+    """A value of a stranger inside a sentence: on one line, since each line is one of ours."""
+    return clean(" ".join(text.split()), MAX_SHOWN)
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:

@@ -70,6 +70,8 @@ async def test_requests_never_wait_for_each_other_and_idle_connections_go_early(
         ("http://h./", "http://h/", True),
         ("http://h/", "https://h/", False),
         ("http://h/", "http://h:8080/", False),
+        ("https://h/", "https://h:0/", False),
+        ("https://h/", "https://h:/", True),
         ("http://h/", "http://h.example/", False),
         ("http://[::1]:1/", "http://[::1]:1/x", True),
         ("file:///a", "file:///a", False),

@@ -267,6 +267,18 @@ async def test_a_document_that_does_not_name_its_resource_is_passed_over(resourc
     assert advertised.resource_metadata_url == ""
 
 
+@pytest.mark.parametrize(
+    "resource",
+    ["{url}?\ud800", "{url}?a=\x00", "{url}\n", " {url}", "{url}?\u202e"],
+)
+async def test_a_resource_with_signs_that_no_address_holds_is_passed_over(resource: str) -> None:
+    """A04: it would be sent as it stands; half a surrogate pair cannot be."""
+    variant = Variant(resource_document={"resource": resource}, same_origin=True)
+    fake, advertised = await found(variant)
+    assert advertised.resource == fake.url
+    assert advertised.resource_metadata_url == ""
+
+
 async def test_a_server_that_wants_bound_tokens_is_used_with_a_warning() -> None:
     """RFC 9728, 2."""
     document = {"dpop_bound_access_tokens_required": True}

@@ -206,3 +206,9 @@ async def test_words_of_strangers_are_cleaned_and_bounded_in_errors() -> None:
     assert "\x1b" not in error.in_full
     assert "\u202e" not in error.in_full
     assert len(error.in_full) < 2000
+
+
+async def test_no_value_of_a_stranger_adds_a_line_to_an_error() -> None:
+    """Each line is an address of ours with its answer."""
+    _, error = await failure(Variant(metadata={"issuer": "x\nhttps://bank.example/: 200 OK"}))
+    assert len(error.in_full.splitlines()) == 1 + len(error.tried)

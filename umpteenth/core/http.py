@@ -102,7 +102,7 @@ def origin(url: str) -> Origin | None:
     scheme, host = parts.scheme.lower(), parts.hostname
     if scheme not in DEFAULT_PORTS or not host:
         return None
-    return scheme, host.rstrip("."), port or DEFAULT_PORTS[scheme]
+    return scheme, host.rstrip("."), DEFAULT_PORTS[scheme] if port is None else port
 
 
 def same_origin(first: str, second: str) -> bool:
