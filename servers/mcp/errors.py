@@ -14,7 +14,7 @@ import httpx2
 
 from servers.limits import MAX_ERROR_TEXT
 from servers.mcp.types import ConnectionLost, ServerError, ServerUnavailable
-from umpteenth.core.addresses import TargetRefused, literal
+from umpteenth.core.addresses import TargetRefused, is_this_machine
 from umpteenth.core.http import public_url
 from umpteenth.core.text import clean
 
@@ -179,7 +179,7 @@ def _explain_cause(cause: BaseException, host: str, place: str) -> ServerUnavail
 
 def _refused_hint(host: str) -> str:
     hint = "Check that the server runs and that the port is right."
-    if not _is_this_machine(host):
+    if not is_this_machine(host):
         return hint
     if any(os.path.exists(mark) for mark in CONTAINER_MARKS):
         return (
@@ -187,13 +187,6 @@ def _refused_hint(host: str) -> str:
             "outside of it is reached by the host's name, such as host.docker.internal."
         )
     return f"{hint} {host} is the machine that Umpteenth runs on, not the one you sit at."
-
-
-def _is_this_machine(host: str) -> bool:
-    address = literal(host)
-    if address is None:
-        return host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
 
 
 def _explain_exchange(error: Exception, url: str) -> ServerUnavailable:

@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urljoin
 import httpx2
 
 from servers.limits import MIB
-from servers.mcp.bodies import charset_of, decoded, text_of
+from servers.mcp.bodies import charset_of, read_body, text_of
 from servers.mcp.errors import explain_http
 from servers.mcp.types import ServerError
 from servers.oauth import replies
@@ -188,20 +188,13 @@ def _next_address(response: httpx2.Response, url: str) -> str:
 
 async def _body(response: httpx2.Response, url: str) -> Mapping[str, Any] | None:
     """The JSON object of an answer; None where it is anything else."""
-    content = bytearray()
     try:
-        async with contextlib.aclosing(decoded(response)) as pieces:
-            async for piece in pieces:
-                content += piece
-                if len(content) > MAX_ANSWER:
-                    raise ProviderUnreachable(
-                        f"The answer of {http.public_url(url)} is larger than one mebibyte."
-                    )
+        content = await read_body(response, MAX_ANSWER)
     except ServerError as error:
         raise ProviderUnreachable(
-            f"The answer of {http.public_url(url)} broke off: {error.message}"
+            f"The answer of {http.public_url(url)} could not be read: {error.message}"
         ) from error
-    return _object(text_of(bytes(content), charset_of(response)))
+    return _object(text_of(content, charset_of(response)))
 
 
 def _object(text: str) -> Mapping[str, Any] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.conf import settings
@@ -14,8 +13,7 @@ from django.utils.crypto import salted_hmac
 from servers.models import Server
 from servers.oauth.types import OAuthError
 from servers.private import read_private
-
-_PORTS = {"http": 80, "https": 443}
+from umpteenth.core.http import same_origin
 
 
 def callback_url(base_url: str, server_id: UUID) -> str:
@@ -32,21 +30,13 @@ def base_url(browser: str) -> str:
     app_url: str | None = settings.OPTIONS.app.url
     if app_url is None:
         return browser
-    if _origin(app_url) != _origin(browser):
+    if not same_origin(app_url, browser):
         raise OAuthError(
             f"This page was opened at {browser}, but the provider sends the browser back to "
             f"{app_url}, which is app.url in the configuration.",
             f"Open Umpteenth at {app_url} and log in there, or correct app.url.",
         )
     return app_url
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
-    except ValueError:
-        return "", None, None
 
 
 def hash_of_state(state: str) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from servers.oauth.types import CLIENT_NAME, AuthMethod, Client, ClientKind, Provider
+from umpteenth.core.addresses import is_this_machine
 
 GRANT_TYPES: Final = ("authorization_code", "refresh_token")
 # A secret that ends sooner would not outlive the login that is begun with it.
@@ -58,11 +59,16 @@ def operator_client(provider: Provider, client_id: str, secret: str) -> Client:
 def secret_method(methods: Sequence[str] | None, secret: str = "") -> AuthMethod:
     """How a secret is sent. Without a word of the provider's it is Basic (RFC 8414, 2); else the
     body is preferred, since providers disagree on how Basic encodes what is no letter or digit."""
-    if PEM_MARK in secret:
+    if is_key(secret):
         return "private_key_jwt"
     return (
         "client_secret_post" if "client_secret_post" in (methods or ()) else "client_secret_basic"
     )
+
+
+def is_key(secret: str) -> bool:
+    """Whether it is a private key in PEM, which signs instead of being sent (RFC 7523, 2.2)."""
+    return PEM_MARK in secret
 
 
 def is_usable(client: Client) -> bool:
@@ -96,16 +102,18 @@ def why_client(kind: ClientKind, provider: Provider | None = None) -> str:
 
 def document_url(app_url: str, server_id: UUID) -> str | None:
     """Where our document of a server can be read; None unless the internet can read it."""
-    if not is_public_https(app_url):
-        return None
+    return _document_address(app_url, server_id) if is_public_https(app_url) else None
+
+
+def _document_address(app_url: str, server_id: UUID) -> str:
+    # Written out, since nothing here knows of routes: `servers.api_urls` has it, too.
     return f"{app_url.rstrip('/')}/api/mcp-servers/{server_id}/oauth/client.json"
 
 
 def client_document(app_url: str, server_id: UUID, redirect_uri: str) -> dict[str, Any]:
     """What is served there: `client_id` is its own address, character by character."""
-    address = f"{app_url.rstrip('/')}/api/mcp-servers/{server_id}/oauth/client.json"
     return {
-        "client_id": address,
+        "client_id": _document_address(app_url, server_id),
         "client_uri": app_url,
         **metadata(redirect_uri),
         "token_endpoint_auth_method": "none",
@@ -126,8 +134,7 @@ def metadata(redirect_uri: str) -> dict[str, Any]:
 def application_type(redirect_uri: str) -> str:
     """A web application, unless it comes back to the machine of the browser: OpenID Connect
     registers `http` and loopback addresses for native ones only."""
-    host = urlsplit(redirect_uri).hostname or ""
-    return "native" if _is_loopback(host) else "web"
+    return "native" if is_this_machine(urlsplit(redirect_uri).hostname or "") else "web"
 
 
 def is_public_https(app_url: str) -> bool:
@@ -142,10 +149,3 @@ def is_public_https(app_url: str) -> bool:
         last = host.rpartition(".")[2]
         # Numbers of another form are addresses too, such as 127.1 (I01).
         return host != last and last[0].isalpha() and not host.endswith(_OWN_NAMES)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

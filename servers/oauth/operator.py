@@ -22,8 +22,7 @@ def operator_secret(server: Server, endpoint: str) -> str:
     target = vault.Target(host=urlsplit(endpoint).hostname, server=server.name)
     found = vault.resolve({"secret": text}, target=target)
     known = known_values()
-    for name, value in found.secrets.items():
-        known.add(name, value)
+    known.learn(found.secrets)
     value = found.values["secret"].strip()
     known.add(f"client secret of {server.name}", value)
     return value

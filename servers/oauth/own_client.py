@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 from secrets_vault.errors import BadReference
 from secrets_vault.references import find_names
+from servers.oauth.clients import is_key
+from servers.oauth.scopes import is_scope
 
 LoginKind = Literal["person", "machine"]
 PERSON: Final = "person"
@@ -21,10 +23,8 @@ MAX_CLIENT_SECRET = 8192  # an RSA key of 4096 bits in PEM has some 3300 charact
 MAX_SCOPES = 1000
 MOST_SCOPES = 50
 
-# RFC 6749, appendices A.1 and A.2: visible ASCII and blanks; 3.3: no blank, quote or backslash.
+# RFC 6749, appendices A.1 and A.2: visible ASCII and blanks.
 _VISIBLE = re.compile(r"[\x20-\x7e]*")
-_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-_PEM = "-----BEGIN "
 _NO_CLIENT = "A client secret needs the client ID that it belongs to."
 
 
@@ -51,11 +51,6 @@ def tidied(data: OAuthClientData) -> OAuthClientData:
         secret=data.secret if data.secret is None else data.secret.strip(),
         scopes=" ".join(data.scopes.split()),
     )
-
-
-def is_key(secret: str) -> bool:
-    """Whether it is a private key in PEM, which signs instead of being sent (RFC 7523, 2.2)."""
-    return secret.startswith(_PEM)
 
 
 def check(data: OAuthClientData) -> dict[str, str]:
@@ -113,7 +108,7 @@ def _scopes_problem(scopes: str) -> str:
     if len(named) > MOST_SCOPES:
         return f"There are {len(named)} scopes; {MOST_SCOPES} are possible."
     for scope in named:
-        if not _SCOPE.fullmatch(scope):
+        if not is_scope(scope):
             return (
                 "Scopes are separated by blanks and hold only visible characters of ASCII, "
                 "without quotes and backslashes."

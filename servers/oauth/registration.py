@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from servers.oauth import clients
+from servers.oauth import clients, replies
 from servers.oauth.types import (
     AuthMethod,
     Client,
@@ -17,7 +17,7 @@ from servers.oauth.types import (
     ProviderUnreachable,
 )
 from umpteenth.core.masking import Masker
-from umpteenth.core.text import clean, finite_number
+from umpteenth.core.text import clean
 
 # P55, word for word.
 NO_REGISTRATION: Final = (
@@ -32,7 +32,6 @@ MAX_CLIENT_ID: Final = 2000
 MAX_SECRET: Final = 16 * 1024
 # The last second that dates can hold.
 MAX_TIME: Final = 253402300799.0
-_DIGITS = re.compile(r"[0-9]{1,15}")
 # Neither databases nor headers take them: controls, and halves of surrogate pairs.
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _WITH_SECRET: Final[tuple[AuthMethod, ...]] = ("client_secret_post", "client_secret_basic")
@@ -47,7 +46,7 @@ async def register(provider: Provider, *, redirect_uri: str, scopes: Sequence[st
     """
     if not provider.registration_endpoint:
         raise ClientNeeded(NO_REGISTRATION, ENTER_ONE)
-    from servers.oauth import asking, replies
+    from servers.oauth import asking
 
     wanted = wanted_method(provider.token_auth_methods)
     request = {**clients.metadata(redirect_uri), "token_endpoint_auth_method": wanted}
@@ -86,7 +85,7 @@ def _refused(error: OAuthError) -> OAuthError:
             "Perhaps it takes addresses with https only, or none of a private network: see app.url "
             f"in the configuration. {ENTER_ONE}"
         )
-    return ProviderRefusal(error.message, hint, error=error.error, status=error.status)
+    return replies.with_hint(error, hint)
 
 
 def wanted_method(methods: Sequence[str] | None) -> AuthMethod:
@@ -132,10 +131,7 @@ def _is_sendable(value: Any, limit: int) -> bool:
 
 def _end_of_secret(body: Mapping[str, Any]) -> float | None:
     """0 is never (RFC 7591, 3.2.1); what is no number says nothing."""
-    value = body.get("client_secret_expires_at")
-    if isinstance(value, str) and _DIGITS.fullmatch(value):
-        value = int(value)
-    number = finite_number(value)
+    number = replies.number_in(body.get("client_secret_expires_at"))
     return number if number is not None and 0 < number < MAX_TIME else None
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from servers.oauth.types import OAuthError, ProviderRefusal, ProviderUnreachable, Tokens
 from umpteenth.core.http import public_url
@@ -91,7 +91,7 @@ def read_tokens(reply: Reply, now: float, *, sent: Masker) -> Tokens:
     access_token = body.get("access_token")
     if not access_token or body.get("error"):
         raise refusal(reply, sent)
-    if not is_token(access_token) or not isinstance(access_token, str):
+    if not is_token(access_token):
         raise ProviderUnreachable(
             f"The access token that {reply.place} answered cannot be sent in a header."
         )
@@ -109,11 +109,11 @@ def read_tokens(reply: Reply, now: float, *, sent: Masker) -> Tokens:
         refresh_token=refresh if isinstance(refresh, str) and _is_sendable(refresh) else "",
         expires_at=expiry(body, access_token, now),
         issued_at=now,
-        scopes=read_scopes(body.get("scope")),
+        scopes=_granted_scopes(body.get("scope")),
     )
 
 
-def is_token(value: Any) -> bool:
+def is_token(value: Any) -> TypeGuard[str]:
     """Whether it can be sent as a bearer token: nothing in it ends a header."""
     return isinstance(value, str) and len(value) <= MAX_TOKEN and bool(_TOKEN.fullmatch(value))
 
@@ -132,11 +132,16 @@ def expiry(body: Mapping[str, Any], access_token: str, now: float) -> float | No
 
 
 def _lifetime(value: Any) -> float | None:
-    """Digits in a text are a number; what is negative, absurd or no number says nothing."""
+    """What is negative, absurd or no number says nothing."""
+    number = number_in(value)
+    return number if number is not None and 0 <= number <= MAX_LIFETIME else None
+
+
+def number_in(value: Any) -> float | None:
+    """A number, which some providers send as digits in a text."""
     if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
         value = int(value)
-    number = finite_number(value)
-    return number if number is not None and 0 <= number <= MAX_LIFETIME else None
+    return finite_number(value)
 
 
 def _jwt_expiry(token: str, now: float) -> float | None:
@@ -163,7 +168,7 @@ def _jwt_claims(token: str) -> Mapping[str, Any]:
     return claims if isinstance(claims, dict) else {}
 
 
-def read_scopes(value: Any) -> tuple[str, ...] | None:
+def _granted_scopes(value: Any) -> tuple[str, ...] | None:
     """Scopes as granted; None where nothing is said, which means as asked for. Some providers
     send a list."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):

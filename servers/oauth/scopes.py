@@ -15,7 +15,7 @@ from servers.oauth.types import Advertised
 MAX_SCOPES: Final = 200
 # They become part of an address, and servers take about 8,000 characters of one.
 MAX_CHARACTERS: Final = 4000
-# RFC 6749, 3.3
+# RFC 6749, 3.3: no blank, quote or backslash.
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _OFFLINE: Final = "offline_access"
 
@@ -47,10 +47,14 @@ def read_scopes(words: Iterable[str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     characters = 0
     for word in words:
-        if word in found or not _SCOPE.fullmatch(word):
+        if word in found or not is_scope(word):
             continue
         characters += len(word) + 1
         if characters > MAX_CHARACTERS or len(found) == MAX_SCOPES:
             break
         found[word] = None
     return tuple(found)
+
+
+def is_scope(word: str) -> bool:
+    return bool(_SCOPE.fullmatch(word))

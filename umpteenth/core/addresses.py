@@ -155,6 +155,15 @@ def literal(host: str) -> Address | None:
         return None
 
 
+def is_this_machine(host: str) -> bool:
+    """Whether `host` says so by itself, in whatever form; nobody is asked for a name."""
+    address = literal(host)
+    if address is not None:
+        return address.is_loopback or address.is_unspecified
+    name = _canonical(host)
+    return name == "localhost" or name.endswith(".localhost")
+
+
 def faces(address: Address) -> Iterator[Address]:
     """The address, and each IPv4 address that a tunnel or translator may make of it."""
     value = int(address)
