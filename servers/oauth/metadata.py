@@ -177,9 +177,6 @@ def read_provider(
         token_auth_algorithms=_strings(
             document.get("token_endpoint_auth_signing_alg_values_supported")
         ),
-        revocation_auth_methods=_strings(
-            document.get("revocation_endpoint_auth_methods_supported")
-        ),
         code_challenge_methods=methods,
         grant_types=grants,
         sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
