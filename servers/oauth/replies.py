@@ -54,6 +54,10 @@ _NOT_OF_CLIENTS: Final = (
 )  # fmt: skip
 _UNKNOWN: Final = (401, 403, 404)
 _LATER: Final = (408, 425, 429)
+# Secrets of a good answer.
+_GIVEN: Final = (
+    "access_token", "refresh_token", "id_token", "client_secret", "registration_access_token",
+)  # fmt: skip
 # Where the words are, in the order of what says most.
 _WORDS: Final = ("error_description", "message", "detail", "title", "error_message", "msg")
 
@@ -97,7 +101,8 @@ def read_tokens(reply: Reply, now: float, *, sent: Masker) -> Tokens:
         )
     kind = body.get("token_type")
     if kind and str(kind).lower() != "bearer":
-        shown = clean(str(kind), MAX_ERROR_CODE)
+        _learn(sent, body)
+        shown = clean(sent.mask(clean(str(kind))), MAX_ERROR_CODE)
         raise ProviderRefusal(
             f"{reply.place} gave a token of type {shown}; Umpteenth uses Bearer tokens only.",
             "Let the authorization server give out Bearer tokens for this client.",
@@ -180,6 +185,7 @@ def _granted_scopes(value: Any) -> tuple[str, ...] | None:
 
 def refusal(reply: Reply, sent: Masker, *, what: str = "the request") -> OAuthError:
     """An answer that is not what was asked for, as an error in the provider's own words."""
+    _learn(sent, reply.body or {})
     words = own_words(reply.body or {}, sent)
     if reply.status in _LATER or reply.status >= 500:
         return ProviderUnreachable(
@@ -203,6 +209,14 @@ def refusal(reply: Reply, sent: Masker, *, what: str = "the request") -> OAuthEr
         error=sent.mask(code),
         status=reply.status,
     )
+
+
+def _learn(sent: Masker, body: Mapping[str, Any]) -> None:
+    """What is given may stand in the words of the same answer, too."""
+    for name in _GIVEN:
+        value = body.get(name)
+        if isinstance(value, str) and _is_sendable(value):
+            sent.add(name, value)
 
 
 def _sentence(beginning: str, words: str) -> str:

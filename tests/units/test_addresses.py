@@ -308,10 +308,31 @@ async def test_a_name_service_that_never_answers_holds_nobody_up(
         assert target_problem("https://slow.test/", limit=0.05) == ""
         await check_target("https://slow.test/", limit=0.05)
         assert not await is_private("slow.test", limit=0.05)
+        # As at the end of `asyncio.run`, which waits for all threads of the executor.
+        await asyncio.get_running_loop().shutdown_default_executor()
         assert time.monotonic() - begun < 5
     finally:
         released.set()
-    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def test_an_answer_after_the_end_of_its_loop_is_nobodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor is it an error in a thread, which pytest would tell."""
+    released, answered = threading.Event(), threading.Event()
+
+    def late(*args: Any, **options: Any) -> Any:
+        released.wait(20)
+        answered.set()
+        raise socket.gaierror(socket.EAI_AGAIN, "late")
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    asyncio.run(check_target("https://slow.test/", limit=0.05))
+    asking = [thread for thread in threading.enumerate() if thread.name == "resolve"]
+    released.set()
+    for thread in asking:
+        thread.join(20)
+    assert answered.is_set()
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,22 @@ class TestFailures:
         assert isinstance(error, ProviderRefusal)
         assert "000-001-" not in error.message + error.error
 
+    @pytest.mark.parametrize("name", ["access_token", "refresh_token", "id_token", "client_secret"])
+    @pytest.mark.parametrize("said", [{"error": "confused"}, {"token_type": "{}"}])
+    def test_nor_does_what_was_given(self, name: str, said: dict[str, str]) -> None:
+        """P43: some answer with tokens and an error, or mix up their fields."""
+        secret = "given-in-this-answer"
+        body = {**GOOD, name: secret, "error_description": f"{secret} is bad", **said}
+        body["token_type"] = body["token_type"].replace("{}", secret)
+        error = failed(body)
+        assert secret not in error.message
+        assert f"[secret {name}]" in error.message
+
+    def test_what_was_sent_is_no_type_of_token(self) -> None:
+        sent = Masker({"refresh_token": "sent-to-the-provider"})
+        error = failed({**GOOD, "token_type": "sent-to-the-provider"}, sent=sent)
+        assert "[secret refresh_token]" in error.message
+
     def test_addresses_are_shown_without_their_query(self) -> None:
         """U60."""
         assert "hidden" not in failed({"error": "invalid_grant"}, 400).message

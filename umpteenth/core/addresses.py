@@ -13,7 +13,7 @@ import contextlib
 import ipaddress
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -251,11 +251,36 @@ async def resolve(host: str, port: int = 0) -> tuple[str, ...]:
     if (written := _written_out(host)) is not None:
         return written
     loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except ValueError as error:
-        raise _no_name(error) from error
-    return _numbers(found)
+    answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
+
+    def ask() -> None:
+        found: tuple[str, ...] | OSError
+        try:
+            found = _resolve_now(host, port)
+        except OSError as error:
+            found = error
+        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            loop.call_soon_threadsafe(_tell, answer, found)
+
+    _start(ask)
+    return await answer
+
+
+def _tell(answer: asyncio.Future[tuple[str, ...]], found: tuple[str, ...] | OSError) -> None:
+    if answer.done():  # nobody waits for it any more
+        return
+    if isinstance(found, OSError):
+        answer.set_exception(found)
+    else:
+        answer.set_result(found)
+
+
+def _start(ask: Callable[[], None]) -> threading.Thread:
+    """The resolver of the C library cannot be interrupted, only left alone: an executor would be
+    waited for at the end of its loop, and silent names would hold up all else in it."""
+    thread = threading.Thread(target=ask, name="resolve", daemon=True)
+    thread.start()
+    return thread
 
 
 def _resolve_now(host: str, port: int = 0) -> tuple[str, ...]:
@@ -331,10 +356,7 @@ def _within(host: str, limit: float) -> tuple[str, ...]:
 
     if _written_out(host) is not None:
         return _resolve_now(host)
-    # The resolver of the C library cannot be interrupted, only left alone.
-    asking = threading.Thread(target=ask, name="resolve", daemon=True)
-    asking.start()
-    asking.join(limit)
+    _start(ask).join(limit)
     return found[0] if found else ()
 
 
