@@ -45,14 +45,7 @@ def log_out(server: Server, *, actor: User | None) -> bool:
         if current is None or login is None:
             return False
         end_logins(current)
-        Server.objects.filter(pk=server.pk).update(
-            connection_version=F("connection_version") + 1,
-            state=Server.State.UNTESTED,
-            last_error="",
-            failures=0,
-            oauth_wanted="",
-        )
-        health.wake(server)
+        found_anew(server, oauth_wanted="")
         record_audit(
             actor=actor,
             action="server.logout",
@@ -62,6 +55,19 @@ def log_out(server: Server, *, actor: User | None) -> bool:
             details={"issuer": login.issuer, "client": login.client_kind},
         )
     return True
+
+
+def found_anew(server: Server, **columns: str) -> None:
+    """A login came or went: what tests found before is no longer true, nor what one under way will
+    find. `columns` change along with that."""
+    Server.objects.filter(pk=server.pk).update(
+        connection_version=F("connection_version") + 1,
+        state=Server.State.UNTESTED,
+        last_error="",
+        failures=0,
+        **columns,
+    )
+    health.wake(server)
 
 
 def end_logins(server: Server) -> bool:

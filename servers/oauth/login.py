@@ -15,11 +15,9 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import F
 
 from secrets_vault.crypto import CryptoError
 from secrets_vault.errors import SecretError
-from servers import health
 from servers.access import require_to_log_in
 from servers.definition import HTTP, MACHINE
 from servers.mcp.types import Challenge
@@ -27,7 +25,7 @@ from servers.models import Server
 from servers.oauth import binding, clients, pending, registrations
 from servers.oauth.answer import Answer
 from servers.oauth.discovery import discover
-from servers.oauth.ending import revoke_later
+from servers.oauth.ending import found_anew, revoke_later
 from servers.oauth.grants import (
     authorization_url,
     check_issuer,
@@ -281,7 +279,7 @@ def _save(server: Server, person: User, settings_hash: str, login: LoginSecrets)
         is_same = current is not None and binding.hash_of_settings(current) == settings_hash
         if is_same:
             put_login(server.pk, login, person=person, now=database_now())
-            _found_anew(server)
+            found_anew(server)
             record_audit(
                 actor=person,
                 action="server.login",
@@ -293,17 +291,6 @@ def _save(server: Server, person: User, settings_hash: str, login: LoginSecrets)
     if not is_same:
         revoke_later(login, login.client)
         raise OAuthError(f"{server.name} was changed during the login.", AGAIN)
-
-
-def _found_anew(server: Server) -> None:
-    """What a test without the login found is no longer true, nor what one under way will find."""
-    Server.objects.filter(pk=server.pk).update(
-        connection_version=F("connection_version") + 1,
-        state=Server.State.UNTESTED,
-        last_error="",
-        failures=0,
-    )
-    health.wake(server)
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:

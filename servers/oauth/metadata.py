@@ -178,7 +178,6 @@ def read_provider(
             document.get("token_endpoint_auth_signing_alg_values_supported")
         ),
         code_challenge_methods=methods,
-        grant_types=grants,
         sends_issuer=document.get("authorization_response_iss_parameter_supported") is True,
         takes_client_documents=document.get("client_id_metadata_document_supported") is True,
         metadata_url=metadata_url,

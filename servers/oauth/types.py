@@ -54,7 +54,6 @@ class Provider(_Stored):
     token_auth_methods: tuple[str, ...] | None = None
     token_auth_algorithms: tuple[str, ...] | None = None
     code_challenge_methods: tuple[str, ...] | None = None
-    grant_types: tuple[str, ...] | None = None
     # authorization_response_iss_parameter_supported (RFC 9207, 3)
     sends_issuer: bool = False
     # client_id_metadata_document_supported

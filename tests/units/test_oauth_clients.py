@@ -76,7 +76,7 @@ class TestOrder:
     def test_then_the_client_that_was_registered_before(
         self, reads: bool, document: str | None
     ) -> None:
-        """A30: LOGIN hands over the one of this issuer and redirect URI."""
+        """A30: with this issuer, for this redirect URI."""
         at = provider(takes_client_documents=reads)
         assert choose(at, document=document, registered=REGISTERED) is REGISTERED
 

@@ -299,9 +299,10 @@ async def test_more_scopes_than_a_login_can_ask_for_are_cut_with_a_warning() -> 
 
 async def test_nothing_is_remembered_of_what_an_answer_says_besides() -> None:
     """What is kept has the shape that `Advertised` has, and comes back from JSON as it was."""
-    junk = {"x": "y", "scopes_supported": [1, None, "a", "a"], "grant_types_supported": "a b"}
+    methods = "token_endpoint_auth_methods_supported"
+    junk = {"x": "y", "scopes_supported": [1, None, "a", "a"], methods: "a b"}
     _, advertised = await found(Variant(metadata=junk, resource_scopes=("a", "b")))
     assert advertised.provider.scopes_supported == ("a",)
-    assert advertised.provider.grant_types == ("a", "b")
+    assert advertised.provider.token_auth_methods == ("a", "b")
     assert advertised.resource_scopes == ("a", "b")
     assert Advertised.from_json(json.loads(json.dumps(advertised.as_json()))) == advertised
