@@ -13,6 +13,7 @@ from servers.models import Server
 from servers.queries import find_servers
 from servers.status import Auth
 from servers.views.common import get_server
+from umpteenth.core.rest import reads
 
 router = Router(tags=["MCP servers"])
 PER_PAGE, MOST_PER_PAGE = 50, 200
@@ -136,7 +137,7 @@ class Details(Summary):
     tool_list: list[Tool]
 
 
-@router.get("", response=SomeServers, url_name="servers")
+@reads(router, "", response=SomeServers, url_name="servers")
 def list_servers(request: HttpRequest, wanted: Query[Wanted]) -> dict[str, Any]:
     """Registered MCP servers by name."""
     filters = wanted.model_dump(exclude={"limit", "offset"}, exclude_none=True)
@@ -145,7 +146,7 @@ def list_servers(request: HttpRequest, wanted: Query[Wanted]) -> dict[str, Any]:
     return {"items": [facts.summary(server) for server in page], "count": found.count()}
 
 
-@router.get("/{uuid:pk}", response=Details, exclude_unset=True, url_name="server")
+@reads(router, "/{uuid:pk}", response=Details, exclude_unset=True, url_name="server")
 def show_server(request: HttpRequest, pk: UUID) -> dict[str, Any]:
     """One MCP server."""
     server = get_server(pk)

@@ -18,6 +18,7 @@ from servers.api import router as servers_router
 from umpteenth import __version__
 from umpteenth.accounts.views.errors import not_found
 from umpteenth.core.htmx import Request
+from umpteenth.core.rest import reads
 
 NO_CSRF = (
     "A call with a browser's session needs its CSRF token in the header X-CSRFToken. "
@@ -72,7 +73,7 @@ class About(Schema):
     token_expires_at: str | None
 
 
-@api.get("/", response=About, tags=["About"], url_name="about")
+@reads(api, "/", response=About, tags=["About"], url_name="about")
 def about(request: Request) -> dict[str, Any]:
     """Whose token or session this is: the first call of a new program."""
     token = request.api_token

@@ -217,9 +217,24 @@ def test_only_reading_is_offered_so_far(program: Client) -> None:
     for address in ("/api/mcp-servers", f"/api/mcp-servers/{server.pk}"):
         for method in (program.post, program.put, program.patch, program.delete):
             answer = method(address)
-            assert (answer.status_code, answer["Allow"]) == (405, "GET")
-            assert answer.json() == {"detail": "This address takes GET only."}
+            assert (answer.status_code, answer["Allow"]) == (405, "GET, HEAD")
+            assert answer.json() == {"detail": "This address takes GET, HEAD only."}
     assert Server.objects.count() == 1
+
+
+def test_every_route_that_is_read_answers_head_as_get(
+    program: Client, document: dict[str, Any]
+) -> None:
+    """RFC 9110, section 9.1."""
+    server = http_server()
+    read = [path for path, operations in document["paths"].items() if "get" in operations]
+    assert len(read) >= 3
+    for path in read:
+        address = path.replace("{pk}", str(server.pk))
+        answer = program.head(address)
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer["Content-Type"] == program.get(address)["Content-Type"]
+    assert program.head("/api/mcp-servers", {"limit": 0}).status_code == 422
 
 
 def test_a_browsers_session_reads_it_too(client_for: ClientFor, bob: User) -> None:

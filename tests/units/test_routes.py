@@ -280,9 +280,13 @@ PUBLIC = {
 
 
 def _names(resolver: URLResolver, space: str = "") -> Iterator[str]:
+    # django-ninja has an entry for each method of a route.
+    seen = set()
     for entry in resolver.url_patterns:
         if isinstance(entry, URLPattern):
-            yield f"{space}{entry.name}"
+            if (entry.name, str(entry.pattern)) not in seen:
+                yield f"{space}{entry.name}"
+            seen.add((entry.name, str(entry.pattern)))
         else:
             yield from _names(entry, f"{entry.namespace}:" if entry.namespace else space)
 

@@ -104,7 +104,7 @@ def _unsigned(request: HttpRequest) -> HttpResponse:
 
 def _name_methods(response: HttpResponse) -> HttpResponse:
     """Neither Django nor django-ninja says it as the rest of the API says what is wrong."""
-    allowed = response["Allow"]
+    allowed = ", ".join(sorted(response["Allow"].split(", ")))
     answer = refusal(response.status_code, f"This address takes {allowed} only.")
     answer["Allow"] = allowed
     return answer
