@@ -18,6 +18,8 @@ from tests.real.conftest import PROJECT, Site, new_database, new_site
 NAME = "guarded"
 PROCESSES = 5
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def bare_site(request: pytest.FixtureRequest) -> Iterator[Site]:
