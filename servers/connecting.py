@@ -67,7 +67,7 @@ def connection_settings(
     login = None if has_own else logins.login_for(server, testing=testing)
     if login is not None:
         mask |= login.secrets
-    _remember(mask)
+    known_values().learn(mask)
     headers = _headers(private, values, token)
     if over_http and options.per_actor and actor:
         headers = _with_actor(headers, options.actor_header, actor)
@@ -221,9 +221,3 @@ def _sendable(what: str, value: str) -> str:
             hint="Enter the secret's value again, on one line.",
         )
     return value
-
-
-def _remember(mask: Mapping[str, str]) -> None:
-    known = known_values()
-    for name, value in mask.items():
-        known.add(name, value)

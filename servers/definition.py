@@ -18,10 +18,10 @@ from secrets_vault.errors import BadReference
 from secrets_vault.references import find_names
 from servers import options as catalogue
 from servers import policy as policies
-from servers.oauth import own_client
-from servers.oauth.own_client import MACHINE as MACHINE
-from servers.oauth.own_client import PERSON as PERSON
-from servers.oauth.own_client import OAuthClientData as OAuthClientData
+from servers.oauth import operator_client
+from servers.oauth.operator_client import MACHINE as MACHINE
+from servers.oauth.operator_client import PERSON as PERSON
+from servers.oauth.operator_client import OAuthClientData as OAuthClientData
 from servers.options import HTTP as HTTP
 from servers.options import MAX_HEADER_NAME, OWN_HEADERS
 from servers.options import OVER_HTTP as OVER_HTTP
@@ -110,7 +110,7 @@ def check(data: ServerData) -> Errors:
     if data.policy is not None:
         errors |= policies.check(data.policy)
     if data.oauth is not None and data.transport == HTTP:
-        errors |= own_client.check(data.oauth)
+        errors |= operator_client.check(data.oauth)
     return errors
 
 

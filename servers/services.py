@@ -35,7 +35,7 @@ from servers.definition import (
 )
 from servers.kept import client_problems, kept_problems, merged, read_private_or_empty
 from servers.models import Check, Server, Tool
-from servers.oauth import ending, own_client
+from servers.oauth import ending, operator_client
 from servers.options import BY_NAME
 from servers.policy import Policy, tidied
 from servers.private import Pairs, Private, private_columns
@@ -240,7 +240,7 @@ def _tidy(data: ServerData) -> ServerData:
         command=data.command.strip(),
         headers=tuple(_tidy_entry(entry, strip_value=True) for entry in data.headers),
         env=tuple(_tidy_entry(entry, strip_value=False) for entry in data.env),
-        oauth=data.oauth and own_client.tidied(data.oauth),
+        oauth=data.oauth and operator_client.tidied(data.oauth),
     )
 
 

@@ -1,4 +1,4 @@
-"""The part "OAuth client" of the form (P56-P58). Rules are `servers.oauth.own_client`'s.
+"""The part "OAuth client" of the form (P56-P58). Rules are `servers.oauth.operator_client`'s.
 
 A stored client secret that is no reference is never sent to a browser: its field is empty then,
 which keeps it, and a box beside it forgets it (E07).
@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from servers.definition import HTTP, OAuthClientData, refers
 from servers.models import Server
-from servers.oauth.own_client import MAX_CLIENT_ID, MAX_CLIENT_SECRET, MAX_SCOPES
+from servers.oauth.operator_client import MAX_CLIENT_ID, MAX_CLIENT_SECRET, MAX_SCOPES
 from servers.private import Private
 
 PREFIX: Final = "oauth"

@@ -18,7 +18,7 @@ from secrets_vault.errors import SecretError
 from servers import health
 from servers.access import require_to_log_in
 from servers.models import Login, PendingLogin, Server
-from servers.oauth import registrations
+from servers.oauth import registered
 from servers.oauth.grants import revoke
 from servers.oauth.operator import operator_secret
 from servers.oauth.store import read_login
@@ -87,7 +87,7 @@ def end_logins(server: Server) -> bool:
 def forget_server(server: Server) -> None:
     """Before it is deleted."""
     end_logins(server)
-    registrations.of_server(server.pk).delete()
+    registered.of_server(server.pk).delete()
 
 
 def _prepare_revocation(server: Server) -> Callable[[], object] | None:

@@ -22,7 +22,7 @@ from servers.access import require_to_log_in
 from servers.definition import HTTP, MACHINE
 from servers.mcp.types import Challenge
 from servers.models import Server
-from servers.oauth import binding, clients, pending, registrations
+from servers.oauth import binding, clients, pending, registered
 from servers.oauth.answer import Answer
 from servers.oauth.discovery import discover
 from servers.oauth.ending import found_anew, revoke_later
@@ -101,7 +101,7 @@ def begin_login(
     redirect_uri = binding.callback_url(base_url, server.pk)
     scopes = scopes_to_request(found, operator=server.oauth_scopes, wanted=_wanted(server))
     if register_again:
-        registrations.forget_at(found.provider.issuer, redirect_uri)
+        registered.forget_at(found.provider.issuer, redirect_uri)
     client = _known_client(server, found.provider, redirect_uri)
     is_new = client is None
     if client is None:
@@ -214,13 +214,13 @@ def _known_client(server: Server, provider: Provider, redirect_uri: str) -> Clie
         operator_id=server.oauth_client_id,
         operator_secret=secret,
         document_url=clients.document_url(settings.OPTIONS.app.url or "", server.pk),
-        registered=registrations.find(provider.issuer, redirect_uri),
+        registered=registered.find(provider.issuer, redirect_uri),
     )
 
 
 def _register(provider: Provider, redirect_uri: str, scopes: tuple[str, ...]) -> Client:
     client = _wait_for(register(provider, redirect_uri=redirect_uri, scopes=scopes))
-    registrations.keep(provider.issuer, redirect_uri, client)
+    registered.keep(provider.issuer, redirect_uri, client)
     return client
 
 
@@ -241,7 +241,7 @@ def _exchange(server: Server, begun: Begun, code: str) -> LoginSecrets:
     tokens, client = answer
     if client.kind == "registered" and client != begun.client:
         # The method that worked is tried first next time (A16).
-        registrations.keep(begun.provider.issuer, begun.redirect_uri, client)
+        registered.keep(begun.provider.issuer, begun.redirect_uri, client)
     return LoginSecrets(tokens, begun.provider, client, begun.resource, begun.scopes)
 
 
@@ -251,7 +251,7 @@ def _begun_again(begun: Begun, refusal: ProviderRefusal) -> Begun:
     # Some say `invalid_request` for it (RFC 6749, 4.1.2.1).
     blames_scopes = refusal.error in ("invalid_scope", "invalid_request") and bool(begun.scopes)
     if refusal.error == "invalid_client" and is_registered:
-        registrations.forget(begun.provider.issuer, begun.client.client_id)
+        registered.forget(begun.provider.issuer, begun.client.client_id)
         if not begun.registered_again:
             return _with_new_client(begun)
     if blames_scopes and is_registered and not begun.client_is_new:

@@ -140,9 +140,7 @@ def secrets_of(name: str, login: LoginSecrets) -> dict[str, str]:
 
 def remember(values: Mapping[str, str]) -> None:
     """Have the logs of this process mask them."""
-    known = known_values()
-    for label, value in values.items():
-        known.add(label, value)
+    known_values().learn(values)
 
 
 def renew(place: Place, wish: Wish) -> Stored | None:
@@ -350,9 +348,9 @@ def _note_refusal(stored: Stored, error: ProviderRefusal) -> None:
         _note_failure(stored, error.message)
         return
     if forgotten:
-        from servers.oauth import registrations
+        from servers.oauth import registered
 
-        registrations.forget(stored.secrets.provider.issuer, stored.secrets.client.client_id)
+        registered.forget(stored.secrets.provider.issuer, stored.secrets.client.client_id)
     # Of the same version: nobody has put a newer refresh token in its place.
     store.end_login(stored, Login.Ended.REFUSED, error.message, database_now())
 

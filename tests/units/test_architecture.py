@@ -59,7 +59,7 @@ WITHOUT_DJANGO = (
     "servers.oauth.grants",
     "servers.oauth.metadata",
     "servers.oauth.answer",
-    "servers.oauth.own_client",
+    "servers.oauth.operator_client",
     "servers.oauth.registration",
     "servers.oauth.replies",
     "servers.oauth.scopes",

@@ -15,7 +15,7 @@ from servers.access import NotAllowed
 from servers.definition import HTTP, MACHINE, OAuthClientData, ServerData
 from servers.mcp.types import Challenge
 from servers.models import Login, PendingLogin, RegisteredClient, Server
-from servers.oauth import pending, registrations
+from servers.oauth import pending, registered
 from servers.oauth.discovery import discover
 from servers.oauth.login import Outcome, begin_login, finish_login
 from servers.oauth.store import read_login
@@ -393,7 +393,7 @@ def test_the_method_that_worked_is_kept_with_the_client(alice: User) -> None:
     with running(OAuthServer(variant)) as fake:
         server = server_at(fake)
         log_in(fake, server, alice)
-        kept = registrations.find(fake.issuer, f"{HERE}{callback_path(server)}")
+        kept = registered.find(fake.issuer, f"{HERE}{callback_path(server)}")
         assert kept is not None
         assert kept.method == "client_secret_post"
         attempts = fake.count("token")

@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from secrets_vault.services import ensure_key_ring, rotate_keys
 from servers.models import PendingLogin, RegisteredClient, Server
-from servers.oauth import pending, registrations
+from servers.oauth import pending, registered
 from servers.oauth.binding import base_url, callback_url, hash_of_settings
 from servers.oauth.pending import Begun
 from servers.oauth.types import Client, OAuthError
@@ -67,10 +67,10 @@ def test_a_login_under_way_outlasts_a_rotation_of_keys(
     ensure_key_ring()
     server = http_server()
     keep(server, alice)
-    registrations.keep(ISSUER, HERE, Client("c", "registered", "client_secret_post", "s"))
+    registered.keep(ISSUER, HERE, Client("c", "registered", "client_secret_post", "s"))
     assert rotate_keys(settle_seconds=0).unreadable == []
     assert take(server, alice).verifier == "verifier-canary"
-    assert registrations.find(ISSUER, HERE) is not None
+    assert registered.find(ISSUER, HERE) is not None
 
 
 def test_a_login_that_no_key_opens_is_begun_again(alice: User) -> None:
@@ -164,43 +164,43 @@ class TestRegistrations:
 
     def test_a_client_comes_back_for_its_issuer_and_address(self) -> None:
         """A30."""
-        registrations.keep(ISSUER, HERE, self.client())
-        assert registrations.find(ISSUER, HERE) == self.client()
-        assert registrations.find(f"{ISSUER}/other", HERE) is None
-        assert registrations.find(ISSUER, f"{HERE}/") is None
+        registered.keep(ISSUER, HERE, self.client())
+        assert registered.find(ISSUER, HERE) == self.client()
+        assert registered.find(f"{ISSUER}/other", HERE) is None
+        assert registered.find(ISSUER, f"{HERE}/") is None
 
     def test_its_secret_is_encrypted_and_known_to_the_logs(self) -> None:
-        registrations.keep(ISSUER, HERE, self.client())
+        registered.keep(ISSUER, HERE, self.client())
         row = RegisteredClient.objects.get()
         assert b"canary" not in bytes(row.private)
         assert row.expires_at is not None
-        registrations.find(ISSUER, HERE)
+        registered.find(ISSUER, HERE)
         assert "canary-secret" not in known_values().mask("see canary-secret")
 
     def test_the_newer_one_takes_the_place_of_the_older(self) -> None:
-        registrations.keep(ISSUER, HERE, self.client("old"))
-        registrations.keep(ISSUER, HERE, self.client("new"))
-        found = registrations.find(ISSUER, HERE)
+        registered.keep(ISSUER, HERE, self.client("old"))
+        registered.keep(ISSUER, HERE, self.client("new"))
+        found = registered.find(ISSUER, HERE)
         assert found is not None
         assert found.client_id == "new"
         assert RegisteredClient.objects.count() == 1
 
     def test_a_client_is_forgotten_by_its_name_at_its_issuer(self) -> None:
         """A29."""
-        registrations.keep(ISSUER, HERE, self.client("c"))
-        registrations.keep(ISSUER, f"{HERE}/2", self.client("d"))
-        registrations.keep(f"{ISSUER}/2", HERE, self.client("c"))
-        assert registrations.forget(ISSUER, "c")
-        assert not registrations.forget(ISSUER, "c")
+        registered.keep(ISSUER, HERE, self.client("c"))
+        registered.keep(ISSUER, f"{HERE}/2", self.client("d"))
+        registered.keep(f"{ISSUER}/2", HERE, self.client("c"))
+        assert registered.forget(ISSUER, "c")
+        assert not registered.forget(ISSUER, "c")
         assert RegisteredClient.objects.count() == 2
 
     def test_one_that_no_key_opens_is_as_good_as_none(self) -> None:
         """E09: another one is registered in its place."""
-        registrations.keep(ISSUER, HERE, self.client())
+        registered.keep(ISSUER, HERE, self.client())
         RegisteredClient.objects.update(key_id="lost")
-        assert registrations.find(ISSUER, HERE) is None
-        registrations.keep(ISSUER, HERE, self.client("new"))
-        assert registrations.find(ISSUER, HERE) is not None
+        assert registered.find(ISSUER, HERE) is None
+        registered.keep(ISSUER, HERE, self.client("new"))
+        assert registered.find(ISSUER, HERE) is not None
 
 
 class TestAddresses:

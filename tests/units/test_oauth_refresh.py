@@ -15,7 +15,7 @@ from django.utils import timezone
 from secrets_vault.models import Key
 from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Login, Server
-from servers.oauth import refresh, registrations, store
+from servers.oauth import refresh, registered, store
 from servers.oauth.refresh import Wish, is_due, renew
 from servers.oauth.state import LoginState, login_state
 from servers.oauth.types import Client, LoginSecrets, Provider, Tokens
@@ -251,12 +251,12 @@ def test_a_client_that_the_provider_has_forgotten_is_registered_anew_at_the_next
     """A29: a refresh token is good for its own client alone."""
     server = logged_in_at(fake, lasts=OVER, secret="its-secret")
     callback = "https://app.example.org/callback"
-    registrations.keep(fake.issuer, callback, login_of(server).secrets.client)
+    registered.keep(fake.issuer, callback, login_of(server).secrets.client)
     fake.forget_clients()
     with pytest.raises(LoginRequired):
         renewed(server)
     assert login_of(server).row.ended == Login.Ended.REFUSED
-    assert registrations.find(fake.issuer, callback) is None
+    assert registered.find(fake.issuer, callback) is None
 
 
 def test_an_operators_wrong_client_can_be_mended_and_ends_nothing(fake: OAuthServer) -> None:

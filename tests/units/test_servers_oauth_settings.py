@@ -10,7 +10,7 @@ import pytest
 from secrets_vault.services import encrypt_json, usages_of
 from servers.definition import HTTP, STDIO, Entry, OAuthClientData, ServerData, check
 from servers.models import Server
-from servers.oauth.own_client import MAX_CLIENT_ID, MAX_CLIENT_SECRET, MAX_SCOPES, tidied
+from servers.oauth.operator_client import MAX_CLIENT_ID, MAX_CLIENT_SECRET, MAX_SCOPES, tidied
 from servers.private import Private
 from servers.services import (
     InvalidServer,
