@@ -9,7 +9,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from uuid import uuid4
 
 import pytest
@@ -99,10 +99,17 @@ def written(secret: str) -> set[str]:
     return {secret, data.hex(), *inside}
 
 
-def expect_hidden(site: Site, told: Told, page: Page, provider: OAuthServer, name: str) -> None:
+def expect_hidden(
+    site: Site,
+    told: Told,
+    page: Page,
+    provider: OAuthServer,
+    name: str,
+    kinds: Set[str] = frozenset({"access", "refresh", "code", "secret"}),
+) -> None:
     """Neither data, logs, pages nor commands show anything that must stay secret."""
     secrets = provider.grants.secrets
-    assert {secret.partition("-")[0] for secret in secrets} >= {"access", "refresh", "code"}
+    assert {secret.partition("-")[0] for secret in secrets} >= kinds
     forms = {form for secret in secrets for form in written(secret)}
 
     def assert_hidden(text: str, where: object) -> None:
@@ -316,3 +323,32 @@ def test_a_login_needs_no_script(open_page: NewPage, provider: OAuthServer) -> N
     expect_at_provider(page, provider)
     decide(page, "Approve")
     expect(page.get_by_text(f"Logged in to {name}.")).to_be_visible()
+
+
+def test_a_client_that_logs_in_by_itself_needs_nobody(
+    alice: Page, site: Site, told: Told, provider: OAuthServer
+) -> None:
+    """The kind of login for machines: client credentials, from the form to the tools."""
+    secret = provider.grants.secret("secret")
+    provider.add_client("robot", secret=secret, method="client_secret_post")
+    provider.variant.metadata = {"grant_types_supported": ["client_credentials"]}
+    name = new_name()
+    alice.goto("/servers/new/")
+    alice.get_by_label("Name", exact=True).fill(name)
+    alice.get_by_role("radio", name="HTTP").check()
+    alice.get_by_label("URL", exact=True).fill(provider.url)
+    part = alice.locator("#oauth")
+    part.locator("summary").first.click()
+    part.get_by_role("radio", name="The client logs in by itself").check()
+    part.get_by_label("Client ID", exact=True).fill("robot")
+    part.get_by_label("Client secret", exact=True).fill(secret)
+    alice.get_by_role("button", name="Add server").click()
+    expect(dialog(alice).locator(".outcome")).to_contain_text("Connected")
+    dialog(alice).get_by_role("link", name="Close").click()
+    expect(badge(alice, name)).to_contain_text("OAuth")
+    run_id = run_by_schedule(told, name)
+    alice.goto(f"/runs/{run_id}/")
+    expect(alice.locator(".run-head .state")).to_have_text("Succeeded")
+    assert {grant for grant, _ in provider.grants.outcomes} == {"client_credentials"}
+    assert provider.count("authorize") == 0
+    expect_hidden(site, told, alice, provider, name, {"access", "secret"})
