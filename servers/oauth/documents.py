@@ -15,7 +15,14 @@ from urllib.parse import urljoin, urlsplit
 from servers.mcp.types import ServerError
 from umpteenth.core import deadlines
 from umpteenth.core.addresses import is_private
-from umpteenth.core.http import async_client, origin, public_url, same_origin, without_userinfo
+from umpteenth.core.http import (
+    async_client,
+    is_ambiguous,
+    origin,
+    public_url,
+    same_origin,
+    without_userinfo,
+)
 from umpteenth.core.text import clean, is_too_deep
 
 if TYPE_CHECKING:
@@ -116,6 +123,8 @@ async def address_problem(url: str, *, near: str = "") -> str:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         return "which holds a user name"
+    if is_ambiguous(parts.hostname or ""):
+        return "whose name is not the same to all browsers"
     if parts.scheme.lower() == "https" or (near and same_origin(url, near)):
         return ""
     if await is_private(parts.hostname or ""):

@@ -152,11 +152,11 @@ def read_provider(
     Raises `NoDocument`, and `ForeignDocument` where it must not be used: another issuer's
     (RFC 8414, 3.3), or one that cannot do PKCE with S256.
     """
-    issuer = document.get("issuer")
-    token = _text(document, "token_endpoint")
-    if not isinstance(issuer, str) or not token:
-        missing = "token_endpoint" if isinstance(issuer, str) else "issuer"
-        raise NoDocument(f"a document without {missing}")
+    issuer, token = document.get("issuer"), _text(document, "token_endpoint")
+    if not isinstance(issuer, str) or len(issuer) > MAX_URL:
+        raise NoDocument("a document without issuer")
+    if not token:
+        raise NoDocument("a document without token_endpoint")
     if not any(same_issuer(issuer, expected) for expected in issuers):
         raise ForeignDocument(f"metadata of another issuer: {shown(issuer)}")
     grants = _strings(document.get("grant_types_supported"))

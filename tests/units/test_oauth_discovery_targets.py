@@ -43,6 +43,8 @@ NEVER = {
     "http://public.test/a": "which is not encrypted: https is needed outside of a private network",
     "http://unknown.test/a": "which is not encrypted: https is needed outside of a private network",
     "https://h.test/" + "x" * 2000: "which is longer than 2,000 characters",
+    "https://fa\u00df.test/": "whose name is not the same to all browsers",
+    "https://a\u200db.test/": "whose name is not the same to all browsers",
 }
 METADATA_ADDRESSES = [
     "http://169.254.169.254/latest/meta-data",
@@ -74,6 +76,7 @@ async def test_addresses_that_are_never_used(url: str, words: str) -> None:
         "https://public.test/a?b=c",
         "HTTPS://Public.Test/",
         "https://unknown.test/",
+        "https://bücher.test/",
         "http://lan.test:8080/a",
         "http://127.0.0.1:8000",
         "http://[::1]:8000/",

@@ -187,6 +187,15 @@ def test_any_document_is_read_or_refused(document: dict[str, Any], address: str)
     assert isinstance(covers(address, "https://h/mcp"), bool)
 
 
+def test_an_issuer_that_no_column_holds_is_passed_over() -> None:
+    """The slash that is forgiven makes one of 2,000 characters too long."""
+    longest = "https://h/" + "x" * 1990
+    endpoints = {"token_endpoint": "https://h/t", "authorization_endpoint": "https://h/a"}
+    assert read_provider({"issuer": longest, **endpoints}, [longest], "").issuer == longest
+    with pytest.raises(NoDocument, match="without issuer"):
+        read_provider({"issuer": f"{longest}/", **endpoints}, [longest], "")
+
+
 def test_where_a_document_of_a_server_may_be() -> None:
     """RFC 9728, 3.1; the query is left out, since it may hold keys."""
     known = "/.well-known/oauth-protected-resource"

@@ -25,6 +25,8 @@ USER_AGENT = f"umpteenth/{__version__}"
 MAX_SHOWN_URL = 500
 KEEPALIVE_SECONDS = 4.0
 DEFAULT_PORTS = {"http": 80, "https": 443}
+# Signs that IDNA 2003 turns into others, or into nothing.
+_DEVIATIONS = frozenset("ßς\u200c\u200d")
 
 Origin = tuple[str, str, int]
 
@@ -102,7 +104,23 @@ def origin(url: str) -> Origin | None:
     scheme, host = parts.scheme.lower(), parts.hostname
     if scheme not in DEFAULT_PORTS or not host:
         return None
-    return scheme, host.rstrip("."), DEFAULT_PORTS[scheme] if port is None else port
+    port = DEFAULT_PORTS[scheme] if port is None else port
+    return scheme, _ascii_host(host.rstrip(".")), port
+
+
+def _ascii_host(host: str) -> str:
+    """As the DNS has it, which is how servers name themselves; as it is where readers disagree."""
+    if host.isascii() or is_ambiguous(host):
+        return host
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError:
+        return host
+
+
+def is_ambiguous(host: str) -> bool:
+    """Whether it is one name to browsers and another to older readers (UTS 46, deviations)."""
+    return not _DEVIATIONS.isdisjoint(host.lower())
 
 
 def same_origin(first: str, second: str) -> bool:
