@@ -14,6 +14,7 @@ from ninja.errors import HttpError, ValidationError
 from ninja.security.base import AuthBase
 from ninja.utils import check_csrf
 
+from servers.api import Moment
 from servers.api import router as servers_router
 from umpteenth import __version__
 from umpteenth.accounts.views.errors import not_found
@@ -70,7 +71,7 @@ class About(Schema):
     person: str
     role: str
     token: str | None
-    token_expires_at: str | None
+    token_expires_at: Moment | None
 
 
 @reads(api, "/", response=About, tags=["About"], url_name="about")

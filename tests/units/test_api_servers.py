@@ -9,7 +9,7 @@ from typing import Any, get_args
 import jsonschema_rs
 import pytest
 from click.testing import CliRunner
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
@@ -26,6 +26,7 @@ from tests.fakes.login_rows import ACCESS, ISSUER, REFRESH, logged_in, oauth_ser
 from tests.fakes.server_rows import after_success, http_server, stdio_server
 from tests.units.conftest import ClientFor
 from umpteenth.accounts.models import User
+from umpteenth.accounts.views.errors import FAILED, NO_DATABASE
 from umpteenth.cli import mcp, mcp_show
 from umpteenth.core import clock
 
@@ -205,11 +206,41 @@ def test_a_wrong_parameter_is_named(program: Client, query: dict[str, Any], fiel
     assert {one["field"] for one in fault["errors"]} == {field}
 
 
-@pytest.mark.parametrize("name", ["0190a0b0-0000-7000-8000-000000000000", "github", "../../etc"])
-def test_a_server_that_is_not_there_is_404(program: Client, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("0190a0b0-0000-7000-8000-000000000000", "deleted it"),
+        ("github", "The address is wrong"),
+        ("../../etc", "The address is wrong"),
+    ],
+)
+def test_a_server_that_is_not_there_is_404(program: Client, name: str, words: str) -> None:
     answer = program.get(f"/api/mcp-servers/{name}")
     assert answer.status_code == 404
-    assert answer.json()["detail"].endswith("deleted.") or "deleted it" in answer.json()["detail"]
+    assert words in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "words"),
+    [
+        (OperationalError("canary-of-the-inside"), 503, NO_DATABASE["text"]),
+        (ValueError("canary-of-the-inside"), 500, FAILED["text"]),
+    ],
+)
+def test_a_failure_inside_a_route_is_json_without_its_inside(
+    program: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+    status: int,
+    words: str,
+) -> None:
+    def fail(**filters: str) -> None:
+        raise failure
+
+    monkeypatch.setattr("servers.api.find_servers", fail)
+    program.raise_request_exception = False
+    answer = program.get("/api/mcp-servers")
+    assert (answer.status_code, answer.json()) == (status, {"detail": words})
 
 
 def test_only_reading_is_offered_so_far(program: Client) -> None:
