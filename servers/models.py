@@ -60,6 +60,8 @@ class Server(models.Model):
     oauth_kind = models.CharField(max_length=10, choices=LoginKind, default=LoginKind.PERSON)
     oauth_client_id = models.CharField(max_length=500, blank=True)
     oauth_scopes = models.CharField(max_length=1000, blank=True)
+    # The authorization server that has taken this client: it is sent to no other one.
+    oauth_client_issuer = models.CharField(max_length=2000, blank=True)
     # Whether the server advertises OAuth; None: nobody could look yet (P50).
     oauth_advertised = models.BooleanField(null=True)
     # What was found: `servers.oauth.types.Advertised.as_json()`; empty where nothing was.

@@ -334,6 +334,8 @@ def _consequences(changed: set[str]) -> dict[str, Any]:
             "server_version": "",
             "instructions": "",
         }
+    if changed & {"transport", "url", "oauth_client_id"}:
+        columns["oauth_client_issuer"] = ""
     if changed & {"transport", "url", "query", "headers"}:
         # Another server, or one that answers otherwise: it has to be looked at again (P36).
         columns |= {

@@ -33,7 +33,7 @@ from servers.oauth.grants import (
     new_state,
     new_verifier,
 )
-from servers.oauth.operator import operator_secret
+from servers.oauth.operator import operator_secret, require_its_issuer
 from servers.oauth.pending import AGAIN, Begun
 from servers.oauth.registration import register
 from servers.oauth.scopes import scopes_to_request
@@ -205,6 +205,7 @@ def _wanted(server: Server) -> str:
 
 
 def _known_client(server: Server, provider: Provider, redirect_uri: str) -> Client | None:
+    require_its_issuer(server, provider)
     try:
         secret = operator_secret(server, provider.token_endpoint) if server.oauth_client_id else ""
     except SecretError as error:

@@ -7,7 +7,7 @@ from servers.mcp.types import Challenge, LoginRequired, ServerError, ServerUnava
 from servers.models import Server
 from servers.oauth import refresh, store
 from servers.oauth.clients import choose_client
-from servers.oauth.operator import operator_secret
+from servers.oauth.operator import operator_secret, require_its_issuer
 from servers.oauth.refresh import Place
 from servers.oauth.store import Stored
 from servers.oauth.types import (
@@ -55,6 +55,7 @@ def _ask(server: Server, challenge: Challenge) -> LoginSecrets:
     found = refresh.wait_for(discover(server.url, challenge))
     assert found is not None, "the server has asked for a login"
     provider = found.provider
+    require_its_issuer(server, provider)
     client = choose_client(
         provider,
         operator_id=server.oauth_client_id,

@@ -90,6 +90,9 @@ def put_login(
         Server.objects.select_for_update().only("pk").get(pk=server_id)
         Login.objects.filter(server_id=server_id).delete()
         login.save(force_insert=True)
+        if secrets.client.kind == "operator":
+            mine = Server.objects.filter(pk=server_id, oauth_client_id=secrets.client.client_id)
+            mine.update(oauth_client_issuer=login.issuer)
     return login
 
 

@@ -1,0 +1,124 @@
+"""An operator's client belongs to the authorization server that took it (MCP 2026-07-28, Client
+Registration, Authorization Server Binding)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from servers.definition import OAuthClientData
+from servers.mcp.types import Challenge, LoginRequired
+from servers.models import Login, Server
+from servers.oauth import machine
+from servers.oauth.refresh import Place
+from servers.oauth.types import OAuthError
+from servers.services import current_data, update_server
+from tests.fakes.mcp_http import running
+from tests.fakes.oauth_server import OAuthServer, Variant
+from tests.units.test_oauth_login import HERE, begin, callback_path, log_in, server_at
+from umpteenth.accounts.models import User
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "secret-of-the-client"
+
+
+@pytest.fixture
+def fake() -> Iterator[OAuthServer]:
+    with running(OAuthServer(Variant())) as server:
+        yield server
+
+
+@pytest.fixture
+def other() -> Iterator[OAuthServer]:
+    """Another provider, which a server names from some day on."""
+    with running(OAuthServer(Variant())) as server:
+        yield server
+
+
+def known_at(provider: OAuthServer, server: Server, client_id: str = "ours") -> None:
+    callback = f"{HERE}{callback_path(server)}"
+    provider.add_client(client_id, secret=SECRET, redirect_uris=[callback])
+
+
+def turn_to(other: OAuthServer, fake: OAuthServer) -> None:
+    fake.variant.authorization_servers = (other.issuer,)
+
+
+def now(server: Server) -> Server:
+    return Server.objects.get(pk=server.pk)
+
+
+def edit(server: Server, client_id: str, secret: str) -> None:
+    data = replace(current_data(now(server)), oauth=OAuthClientData("person", client_id, secret))
+    update_server(server, actor=None, data=data, version=now(server).version)
+
+
+def test_it_is_not_sent_to_another_one(fake: OAuthServer, other: OAuthServer, alice: User) -> None:
+    server = server_at(fake, client_id="ours", secret=SECRET)
+    known_at(fake, server)
+    known_at(other, server)
+    log_in(fake, server, alice)
+    turn_to(other, fake)
+    Login.objects.all().delete()  # whether anybody is logged in makes no difference
+    with pytest.raises(OAuthError) as caught:
+        begin(now(server), alice)
+    assert caught.value.message == (
+        f"notes now sends people to {other.issuer} to log in, but its Client ID belongs to "
+        f"{fake.issuer}."
+    )
+    assert not other.calls
+
+
+def test_a_client_that_logs_in_by_itself_does_not_go_there_either(
+    fake: OAuthServer, other: OAuthServer
+) -> None:
+    """Nobody would look at where it goes."""
+    server = server_at(fake, kind="machine", client_id="ours", secret=SECRET)
+    known_at(fake, server)
+    known_at(other, server)
+    machine.log_in(Place.of(server), Challenge())
+    turn_to(other, fake)
+    Login.objects.all().delete()
+    with pytest.raises(LoginRequired, match="but its Client ID belongs to"):
+        machine.log_in(Place.of(server), Challenge())
+    assert not other.calls
+    turn_to(fake, fake)
+    machine.log_in(Place.of(server), Challenge())
+
+
+def test_another_client_is_for_whom_it_is_entered(
+    fake: OAuthServer, other: OAuthServer, alice: User
+) -> None:
+    server = server_at(fake, client_id="ours", secret=SECRET)
+    known_at(fake, server)
+    known_at(other, server, "theirs")
+    log_in(fake, server, alice)
+    turn_to(other, fake)
+    edit(server, "theirs", SECRET)
+    log_in(other, now(server), alice)
+    assert now(server).oauth_client_issuer == other.issuer
+
+
+def test_a_new_secret_changes_nothing_about_it(
+    fake: OAuthServer, other: OAuthServer, alice: User
+) -> None:
+    server = server_at(fake, client_id="ours", secret=SECRET)
+    known_at(fake, server)
+    log_in(fake, server, alice)
+    edit(server, "ours", "another-secret")
+    assert now(server).oauth_client_issuer == fake.issuer
+
+
+def test_clients_that_are_registered_follow_the_server(
+    fake: OAuthServer, other: OAuthServer, alice: User
+) -> None:
+    """They are registered with each authorization server anew."""
+    server = server_at(fake)
+    log_in(fake, server, alice)
+    turn_to(other, fake)
+    log_in(other, now(server), alice)
+    assert other.count("register") == 1
+    assert now(server).oauth_client_issuer == ""
