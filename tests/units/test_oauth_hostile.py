@@ -12,8 +12,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.test import Client
 
-from servers.models import Login, Server
+from servers.models import Login, PendingLogin, Server
 from servers.oauth import asking
 from servers.oauth.types import OAuthError
 from tests.fakes.mcp_http import JSON, Reply, running
@@ -176,3 +177,28 @@ def test_any_value_of_any_field_ends_with_a_sentence_or_with_a_login(
             setattr(variant, part, {name: value})
             told = journey(fake, server, alice)
             assert bool(told) is not Login.objects.filter(server=server).exists(), value
+
+
+QUERIES = (
+    "", "state", "state=", "state=%00&code=a", "state=%FF%FE&code=a", "state=%ED%A0%80&code=a",
+    "state=a&code=%00", "state=a&state=b&code=c", "state[]=a&code=c", "state=a;code=c",
+    "code=a&error=b", "error=<script>alert(1)</script>&state=a", "=&==&&&", "%", "state=%&code=%zz",
+    f"state={'a' * 20_000}&code={'b' * 20_000}", "&".join(["state=a"] * 900),
+    "&".join(f"a{number}=b" for number in range(2000)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))
+def test_any_answer_of_a_browser_leads_back_to_the_list(
+    query: str, administrator_client: Client, administrator: User
+) -> None:
+    """I07: nothing is consumed, and no parameter is left."""
+    with running(OAuthServer()) as fake:
+        server = server_at(fake)
+        begin(server, administrator)
+        where = f"/api/mcp-servers/{server.pk}/oauth/callback"
+        response = administrator_client.get(f"{where}?{query}")
+    assert response.status_code in (302, 303, 400)
+    assert response.get("Location", "/servers/") == "/servers/"
+    assert PendingLogin.objects.count() == 1
+    assert fake.count("token") == 0
