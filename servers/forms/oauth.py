@@ -21,9 +21,10 @@ PREFIX: Final = "oauth"
 _ID_HELP = "Given out by the provider. Empty: Umpteenth registers itself at the login."
 _SECRET_HELP = (
     "For a secret use the key button; a value typed here is stored encrypted and never shown "
-    "again. Empty for a public client; a private key in PEM signs instead of being sent."
+    "again. A private key in PEM signs requests and is never sent. Leave it empty for a public "
+    "client."
 )
-_SCOPES_HELP = "Separated by blanks, in place of what the server asks for; empty: just that."
+_SCOPES_HELP = "Separated by blanks. Empty: those that the server asks for."
 
 
 def _code(widget: type[forms.TextInput] | type[forms.Textarea], **attrs: Any) -> forms.Widget:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from servers.models import Login, Server
 from servers.oauth.clients import document_url, why_client
+from servers.oauth.registration import NO_REGISTRATION
 from servers.oauth.scopes import scopes_to_request
 from servers.oauth.state import LoginState, login_state, login_warning
 from servers.oauth.types import Advertised, ClientKind
@@ -115,9 +116,10 @@ class ShownLogin:
         return why_client(kind, provider) if kind else ""
 
     @property
-    def needs_client_id(self) -> bool:
-        """P55, told before somebody tries."""
-        return self.can_log_in and self.advertised is not None and self.client_kind is None
+    def lacks_client(self) -> str:
+        """P55, told before somebody tries; empty where a client is to be had."""
+        lacks = self.can_log_in and self.advertised is not None and self.client_kind is None
+        return NO_REGISTRATION if lacks else ""
 
     @property
     def can_register_again(self) -> bool:

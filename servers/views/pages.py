@@ -1,4 +1,4 @@
-"""The list, the switch, duplicate and delete."""
+"""The list, the switch, duplicate, delete, and the question before a log-out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 PER_PAGE = 25
-_LOGGED_OUT = "Its tokens are removed, and taken back at the provider where it lets us."
+_LOGGED_OUT = "Its tokens are deleted here, and revoked at the provider where that is possible."
 _AFTER_LOG_OUT = {
     Server.LoginKind.PERSON.value: "Runs that use the server fail until somebody logs in again.",
     Server.LoginKind.MACHINE.value: "The client logs in anew when the server is used next.",

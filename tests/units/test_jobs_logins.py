@@ -156,7 +156,7 @@ def test_the_dashboard_lists_logins_that_are_about_to_end(member_client: Client)
     words = plain(html)
     assert reverse("servers:detail", args=[linear.pk]) in html
     assert "Login ends linear" in words
-    assert "Ends in 2 days" in words
+    assert "Log in again before that. in 2 days" in words
     assert "Login cannot be refreshed failing" in words
     assert "Token over 1 h ago" in words
     assert "lasts" not in words

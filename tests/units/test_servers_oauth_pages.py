@@ -213,7 +213,7 @@ def test_the_dialog_offers_the_login_and_shows_where_it_leads(
     server = oauth_server()
     check = ended(server, administrator)
     html = check_page(administrator_client, check)
-    assert "Logging in happens at <strong>auth.example.com</strong>" in html
+    assert "You log in at <strong>auth.example.com</strong>" in html
     assert f'action="{login_url(server)}"' in html
     html = check_page(member_client, check)
     assert "Ask an administrator" in html

@@ -70,7 +70,7 @@ def test_what_was_found_is_shown_with_its_addresses(member_client: Client) -> No
     assert "https://h.example/doc" in words
     assert "canary" not in words
     assert "https://auth.example.com/.well-known/oauth-authorization-server" in words
-    assert "Asks for read files" in words
+    assert "Next login Asks for read files" in words
     assert "It registers no clients" in words
     assert "so that the tokens end there as well" in words
     assert "The provider does not say that it takes S256." in words
