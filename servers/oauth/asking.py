@@ -45,7 +45,6 @@ FORM: Final = "application/x-www-form-urlencoded"
 _SECRET_FIELDS: Final = ("code", "code_verifier", "refresh_token", "token")
 
 Form = Mapping[str, str]
-Method = AuthMethod
 
 
 async def ask_for_tokens(provider: Provider, client: Client, form: Form) -> tuple[Tokens, Client]:
@@ -84,11 +83,13 @@ async def _revoke(provider: Provider, client: Client, form: Form) -> None:
         raise replies.refusal(answer, _masker(client, form), what="to end the login")
 
 
-async def _ask(url: str, provider: Provider, client: Client, form: Form) -> tuple[Reply, Method]:
+async def _ask(
+    url: str, provider: Provider, client: Client, form: Form
+) -> tuple[Reply, AuthMethod]:
     """A provider that does not know the client by the first method is asked once more with the
     next one, never with two at once (A16). If it knows none, its first answer counts. Both
     together take no longer than one may."""
-    first: tuple[Reply, Method] | None = None
+    first: tuple[Reply, AuthMethod] | None = None
     clock = asyncio.get_running_loop().time
     ends = clock() + LIMIT_SECONDS
     filled = urlencode([(name, value) for name, value in form.items() if value])
@@ -106,7 +107,7 @@ async def _ask(url: str, provider: Provider, client: Client, form: Form) -> tupl
     return first
 
 
-def _ways(client: Client, provider: Provider) -> list[tuple[Method, str]]:
+def _ways(client: Client, provider: Provider) -> list[tuple[AuthMethod, str]]:
     """How the client may be shown, and to whom a signed statement is addressed."""
     if client.method == "private_key_jwt":
         # Either is possible (RFC 7523, 3); the issuer is the newer and stricter reading.

@@ -63,7 +63,7 @@ def list_people(as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 def deactivate(name: str) -> None:
-    """Shut a person out and end their sessions."""
+    """Shut a person out: sessions end, API tokens are revoked."""
     setup()
     from umpteenth.accounts.models import User
     from umpteenth.accounts.services import PeopleError, deactivate_user
