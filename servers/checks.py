@@ -25,7 +25,8 @@ from servers import toolcache
 from servers.connecting import connection_settings
 from servers.mcp.types import Asker, ConnectionSettings, ServerError, ServerUnavailable
 from servers.models import Check, Server
-from servers.probe import Found, Looked, Probe, Progress
+from servers.oauth.types import Looked
+from servers.probe import Found, Probe, Progress
 from servers.queries import QUIET
 from servers.results import (
     failure_columns,

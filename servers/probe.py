@@ -26,7 +26,8 @@ from servers.mcp.types import (
     Spawner,
     ToolList,
 )
-from servers.oauth.types import Advertised, DiscoveryFailed
+from servers.oauth.types import DiscoveryFailed
+from servers.oauth.types import Looked as Looked
 
 if TYPE_CHECKING:
     from servers.mcp.client import Connection
@@ -51,14 +52,6 @@ class Found:
 @dataclass(frozen=True)
 class Stopped:
     """It was stopped by `stop`."""
-
-
-@dataclass(frozen=True)
-class Looked:
-    """What the search for a login found. Neither: the server has no logins."""
-
-    advertised: Advertised | None = None
-    failure: DiscoveryFailed | None = None
 
 
 Outcome = Found | Stopped | ServerError

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.db import transaction
@@ -18,27 +17,18 @@ from servers import pacing, toolcache
 from servers.changes import Changes
 from servers.mcp.types import LoginRequired, ServerError, ToolList
 from servers.models import Check, Server
-from servers.oauth.types import Advertised, DiscoveryFailed
+from servers.oauth.types import Looked
 from umpteenth.core.clock import database_now
+from umpteenth.core.http import shown_host
 from umpteenth.core.masking import Masker
 from umpteenth.core.text import clean, clean_json
 
 MAX_ERROR = 4000
 MAX_HOW = 300
-MAX_HOST = 260
 MAX_INSTRUCTIONS = 20_000
 MAX_TAIL = 8192  # characters of stderr kept for a failure
 MAX_SENTENCE = 1000
 MAX_SENTENCES = 100
-
-
-class Looked(Protocol):
-    """What a search for a login found: `servers.probe.Looked`."""
-
-    @property
-    def advertised(self) -> Advertised | None: ...
-    @property
-    def failure(self) -> DiscoveryFailed | None: ...
 
 
 class Found(Protocol):
@@ -213,8 +203,8 @@ def with_looked(error: ServerError, looked: Looked | None) -> ServerError:
     provider = looked.advertised.provider if looked.advertised else None
     if provider is None or not provider.metadata_url:  # no more than a guess
         return error
-    host = urlsplit(provider.authorization_endpoint or provider.token_endpoint).netloc
-    return LoginRequired(error.message, f"Log in at {clean(host, MAX_HOST)}.")
+    host = shown_host(provider.authorization_endpoint or provider.token_endpoint)
+    return LoginRequired(error.message, f"Log in at {host}.") if host else error
 
 
 def success_columns(

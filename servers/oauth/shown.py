@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
-from urllib.parse import urlsplit
 
 from servers.models import Login, Server
 from servers.oauth.clients import document_url, why_client
@@ -13,12 +12,11 @@ from servers.oauth.registration import NO_REGISTRATION
 from servers.oauth.scopes import scopes_to_request
 from servers.oauth.state import LoginState, login_state, login_warning
 from servers.oauth.types import Advertised, ClientKind
+from servers.oauth.words import EXPIRED, NOT_LOGGED_IN
 from servers.status import Auth, auth_status, login_of
 from umpteenth.core.config import get_options
-from umpteenth.core.http import public_url
-from umpteenth.core.text import clean
+from umpteenth.core.http import public_url, shown_host
 
-MAX_HOST = 260  # characters; longer is no name of the DNS
 _KINDS: Final[dict[str, ClientKind]] = {
     "operator": "operator",
     "document": "document",
@@ -84,8 +82,8 @@ class ShownLogin:
     def host(self) -> str:
         """Where `Log in` leads, for people to see before they go (I06)."""
         if self.advertised is not None:
-            return host_of(self.advertised.provider.authorization_endpoint)
-        return host_of(self.login.issuer) if self.login is not None else ""
+            return shown_host(self.advertised.provider.authorization_endpoint)
+        return shown_host(self.login.issuer) if self.login is not None else ""
 
     @property
     def is_worth_a_section(self) -> bool:
@@ -191,10 +189,10 @@ def login_problem(server: Server, now: datetime) -> str:
     if shown.warning:
         return shown.warning
     if shown.auth == Auth.LOGIN_EXPIRED:
-        return "The login has expired. Log in again under MCP Servers."
+        return EXPIRED
     wants = shown.is_over or server.state == Server.State.LOGIN_REQUIRED
     if shown.auth == Auth.NOT_LOGGED_IN and wants and shown.is_by_person:
-        return "Nobody is logged in. Log in under MCP Servers."
+        return NOT_LOGGED_IN
     return ""
 
 
@@ -206,21 +204,6 @@ def read_advertised(server: Server) -> Advertised | None:
         return Advertised.from_json(server.oauth_found)
     except (KeyError, TypeError, AttributeError):
         return None
-
-
-def host_of(url: str) -> str:
-    """Host and port as the DNS has them, so that no letter looks like another one."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return ""
-    try:
-        host = host if host.isascii() else host.encode("idna").decode()
-    except UnicodeError:
-        return ""
-    shown = f"[{host}]" if ":" in host else host
-    return clean(f"{shown}:{port}" if port else shown, MAX_HOST)
 
 
 def _serves_document(server: Server) -> bool:

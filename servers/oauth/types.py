@@ -15,7 +15,6 @@ from umpteenth.core.text import with_full_stop
 # Who made the client, in the order of preference (P54-P57).
 ClientKind = Literal["operator", "document", "registered"]
 AuthMethod = Literal["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
-AUTH_METHODS: Final = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
 CLIENT_NAME: Final = "Umpteenth"
 
 
@@ -180,6 +179,14 @@ class DiscoveryFailed(OAuthError):
     def in_full(self) -> str:
         """With a line for each address that was tried."""
         return "\n".join([self.message, *(f"{url}: {answer}" for url, answer in self.tried)])
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the search for a login found. Neither: the server has no logins."""
+
+    advertised: Advertised | None = None
+    failure: DiscoveryFailed | None = None
 
 
 class ProviderRefusal(OAuthError):

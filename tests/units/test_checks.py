@@ -19,7 +19,8 @@ from servers.checks import cancel_check, end_dead, request_check, run_check, wai
 from servers.connecting import connection_settings
 from servers.mcp.types import LoginRequired, ServerError, ServerUnavailable, ToolList
 from servers.models import Check, Server
-from servers.probe import Found, Looked, Outcome, Progress, Stopped
+from servers.oauth.types import Looked
+from servers.probe import Found, Outcome, Progress, Stopped
 from servers.services import set_enabled, update_server
 from tests.fakes.mcp_helpers import FAKE
 from tests.fakes.mcp_server import TOOLS, Behaviour

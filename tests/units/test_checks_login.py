@@ -18,8 +18,8 @@ from servers.checks import cancel_check, make_check, request_check, run_check
 from servers.definition import Entry
 from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Check, Login, Server
-from servers.oauth.types import Advertised, DiscoveryFailed
-from servers.probe import Looked, Probe
+from servers.oauth.types import Advertised, DiscoveryFailed, Looked
+from servers.probe import Probe
 from servers.results import store_looked, with_looked
 from servers.services import current_data, store_failure, update_server
 from tests.fakes.login_rows import advertised, logged_in, oauth_server

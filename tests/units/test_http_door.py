@@ -15,6 +15,7 @@ from umpteenth.core.http import (
     origin,
     public_url,
     same_origin,
+    shown_host,
     without_userinfo,
 )
 
@@ -117,6 +118,23 @@ def test_a_name_and_password_are_taken_out_of_an_address(url: str, left: str) ->
 def test_addresses_are_shown_without_what_may_be_secret(url: str, shown: str) -> None:
     """U60."""
     assert public_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://auth.example.com@evil.example:8443/a?b", "evil.example:8443"),
+        ("https://b\u00fccher.example/", "xn--bcher-kva.example"),
+        ("http://[::1]:9/a", "[::1]:9"),
+        ("https://stra\u00dfe.example/", ""),  # two names, by who reads it
+        (f"https://{'x' * 64}\u0430.example/", ""),
+        ("https://h:port/", ""),
+        ("auth.example.com", ""),
+    ],
+)
+def test_a_host_is_shown_in_a_way_that_nobody_takes_for_another(url: str, shown: str) -> None:
+    """I06."""
+    assert shown_host(url) == shown
 
 
 def test_an_address_that_a_server_names_is_shown_clean_and_not_at_any_length() -> None:

@@ -76,11 +76,11 @@ def test_a_job_says_that_a_login_is_over_or_missing(place: str, member_client: C
     """P47, P48: before the run fails of it."""
     over = working("over", lasts=-HOUR, refresh=False)
     words = plain(shown(member_client, pages_of(job_with(over))[place]))
-    assert "The login has expired. Log in again under MCP Servers." in words
+    assert "The OAuth login expired. Log in again under MCP Servers." in words
     Job.objects.all().delete()
     for server in (working("refused", ended="refused"), oauth_server("never")):
         words = plain(shown(member_client, pages_of(job_with(server))[place]))
-        assert "Nobody is logged in. Log in under MCP Servers." in words
+        assert "Nobody is logged in to this server. Log in under MCP Servers." in words
         Job.objects.all().delete()
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 USER_AGENT = f"umpteenth/{__version__}"
 MAX_SHOWN_URL = 500
+MAX_SHOWN_HOST = 260  # longer is no name of the DNS
 KEEPALIVE_SECONDS = 4.0
 DEFAULT_PORTS = {"http": 80, "https": 443}
 # Signs that IDNA 2003 turns into others, or into nothing.
@@ -116,6 +117,20 @@ def _ascii_host(host: str) -> str:
         return host.encode("idna").decode()
     except UnicodeError:
         return host
+
+
+def shown_host(url: str) -> str:
+    """Host and port of `url` for people who are to recognise them: as the DNS has them, so that no
+    letter looks like another one. Empty where there is none."""
+    try:
+        parts = urlsplit(url)
+        host, port = _ascii_host(parts.hostname or ""), parts.port
+    except ValueError:
+        return ""
+    if not host.isascii():
+        return ""
+    shown = f"[{host}]" if ":" in host else host
+    return clean(f"{shown}:{port}" if port else shown, MAX_SHOWN_HOST)
 
 
 def is_ambiguous(host: str) -> bool:
