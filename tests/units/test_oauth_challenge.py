@@ -137,6 +137,19 @@ def test_hostile_headers_cost_no_time(piece: str) -> None:
     assert time.process_time() - started < 2
 
 
+@pytest.mark.parametrize(
+    "before",
+    ['a="' + "x" * 17_000 + '", ', "".join(f"p{number}=v, " for number in range(150))],
+    ids=["characters", "parameters"],
+)
+def test_what_comes_behind_more_than_any_server_says_is_not_read(before: str) -> None:
+    assert of(f'Bearer error="e", {before}scope="s"') == Challenge(401, error="e")
+
+
+def test_no_more_schemes_are_kept_than_any_server_names() -> None:
+    assert len(of(", ".join(f"Scheme{number}" for number in range(50))).schemes) == 10
+
+
 @given(st.lists(st.text(), max_size=4))
 def test_any_header_is_read(lines: list[str]) -> None:
     found = parse_challenges(lines, 401)
