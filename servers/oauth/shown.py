@@ -79,6 +79,11 @@ class ShownLogin:
         )
 
     @property
+    def leads_somewhere(self) -> bool:
+        """Whether nobody is sent away for nothing (P37)."""
+        return self.is_advertised and not self.lacks_client
+
+    @property
     def host(self) -> str:
         """Where `Log in` leads, for people to see before they go (I06)."""
         if self.advertised is not None:

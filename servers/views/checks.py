@@ -104,7 +104,7 @@ def _context(request: Request, check: Check) -> dict[str, object]:
         "login": login,
         "wants_login": wants,
         "offers_login": offers,
-        "goes_to_login": offers and login.is_advertised and _has_just_added(request, check),
+        "goes_to_login": offers and login.leads_somewhere and _has_just_added(request, check),
         "seconds": max(0.0, (end - check.created_at).total_seconds()),
         "step_seconds": _step_seconds(check),
         "tools": tools_of(check.server, news=check) if found else None,

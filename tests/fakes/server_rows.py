@@ -49,6 +49,13 @@ def unix_server(
     return create_server(actor=None, data=unix_data(name, headers=entries, **values))
 
 
+def changed(server: Server, **columns: Any) -> Server:
+    """As something else than a service may have left it."""
+    Server.objects.filter(pk=server.pk).update(**columns)
+    server.refresh_from_db()
+    return server
+
+
 def behaviour_argument(behaviour: Behaviour | None = None) -> str:
     """The fake server's argument: what differs from the default, since an argument is bounded."""
     usual = asdict(Behaviour())

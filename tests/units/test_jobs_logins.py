@@ -19,7 +19,7 @@ from servers.services import set_enabled
 from tests.fakes.job_forms import make
 from tests.fakes.login_rows import logged_in, oauth_server
 from tests.fakes.server_rows import after_success, http_server
-from tests.units.test_servers_sheet_pages import plain
+from tests.units.server_sheets import plain
 
 pytestmark = pytest.mark.django_db
 

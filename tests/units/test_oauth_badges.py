@@ -15,7 +15,7 @@ from servers.oauth.state import login_warning
 from servers.queries import find_servers, logins_about_to_end
 from servers.status import Auth, auth_condition, auth_status, login_of
 from tests.fakes.login_rows import logged_in, oauth_server
-from tests.fakes.server_rows import after_success, http_server, unix_server
+from tests.fakes.server_rows import after_success, changed, http_server, unix_server
 
 pytestmark = pytest.mark.django_db
 
@@ -35,13 +35,6 @@ def with_login(name: str, **values: Any) -> Server:
     return server
 
 
-def without(name: str, **columns: Any) -> Server:
-    server = http_server(name)
-    Server.objects.filter(pk=server.pk).update(**columns)
-    server.refresh_from_db()
-    return server
-
-
 def cases() -> dict[Server, Auth]:
     """A server of every kind, with its badge."""
     set_secret(actor=None, name="THERE", value="value-of-there")
@@ -49,8 +42,7 @@ def cases() -> dict[Server, Auth]:
     logged_in(header, lasts=HOUR)
     token = http_server("token-wins", options={"token_ref": "@THERE"})
     logged_in(token, lasts=HOUR)
-    socket = unix_server("socket")
-    Server.objects.filter(pk=socket.pk).update(oauth_advertised=True)
+    socket = changed(unix_server("socket"), oauth_advertised=True)
     return {
         with_login("lasts", lasts=HOUR): Auth.OAUTH,
         with_login("lasts-without-refresh", lasts=HOUR, refresh=False): Auth.OAUTH,
@@ -63,11 +55,11 @@ def cases() -> dict[Server, Auth]:
         with_login("told-over", lasts=HOUR, ended="expired"): Auth.LOGIN_EXPIRED,
         oauth_server("advertises"): Auth.NOT_LOGGED_IN,
         oauth_server("advertises-and-lets-in", state="connected"): Auth.NOT_LOGGED_IN,
-        without("advertises-nothing", oauth_advertised=False): Auth.NONE,
-        without("wants-something-else", oauth_advertised=False, state="failed"): Auth.NONE,
+        changed(http_server("advertises-nothing"), oauth_advertised=False): Auth.NONE,
+        changed(http_server("wants-no-login"), oauth_advertised=False, state="failed"): Auth.NONE,
         http_server("nobody-looked"): Auth.UNKNOWN,
         after_success(http_server("lets-everybody-in")): Auth.NONE,
-        without("was-not-reached", state="failed"): Auth.UNKNOWN,
+        changed(http_server("was-not-reached"), state="failed"): Auth.UNKNOWN,
         header: Auth.BEARER_TOKEN,
         token: Auth.BEARER_TOKEN,
         socket: Auth.NONE,
@@ -124,10 +116,8 @@ def test_logins_that_are_about_to_end_are_found_soonest_first() -> None:
     with_login("in-four-days", lasts=4 * DAY, refresh=False)
     with_login("refreshes", lasts=HOUR)
     with_login("over", lasts=-HOUR, refresh=False)
-    off = with_login("off", lasts=HOUR, refresh=False)
-    Server.objects.filter(pk=off.pk).update(enabled=False)
-    header = with_login("header", lasts=HOUR, refresh=False)
-    Server.objects.filter(pk=header.pk).update(has_authorization=True)
+    changed(with_login("off", lasts=HOUR, refresh=False), enabled=False)
+    changed(with_login("header", lasts=HOUR, refresh=False), has_authorization=True)
     servers, count = logins_about_to_end(timezone.now())
     names = ["in-an-hour", "in-two-days", "cannot-refresh"]
     assert ([server.name for server in servers], count) == (names, 3)

@@ -16,6 +16,7 @@ from servers.oauth.state import (
     login_warning,
     warning_condition,
 )
+from servers.status import login_of
 from tests.fakes.server_rows import http_server
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -102,7 +103,3 @@ def test_the_database_tells_the_same_as_the_row() -> None:
     assert warned
     of_logins = Login.objects.filter(warning_condition(NOW, prefix=""))
     assert set(of_logins.values_list("server_id", flat=True)) == warned
-
-
-def login_of(server: Server) -> Login | None:
-    return getattr(server, "login", None)

@@ -17,8 +17,8 @@ from django.utils import timezone
 from servers.models import Check, Login, Server
 from servers.services import set_enabled
 from tests.fakes.login_rows import advertised, logged_in, oauth_server
-from tests.fakes.server_rows import after_success, http_server, stdio_server
-from tests.units.test_servers_sheet_pages import plain
+from tests.fakes.server_rows import after_success, changed, http_server, stdio_server
+from tests.units.server_sheets import plain
 from umpteenth.accounts.models import User
 
 pytestmark = pytest.mark.django_db
@@ -46,12 +46,6 @@ def words_of(html: str) -> str:
     shown = re.sub(r"<form[^>]*\shidden[ >].*?</form>", "", beside, flags=re.S)
     unseen = r'<span class="(visually-hidden|login-busy)">.*?</span>'
     return plain(re.sub(unseen, "", shown, flags=re.S)).strip()
-
-
-def changed(server: Server, **columns: Any) -> Server:
-    Server.objects.filter(pk=server.pk).update(**columns)
-    server.refresh_from_db()
-    return server
 
 
 def ended(server: Server, person: User | None, **values: Any) -> Check:
@@ -301,8 +295,6 @@ def test_nothing_else_goes_to_a_login_by_itself(
         logged_in(server, ended="refused")
     elif otherwise == "no client":
         changed(server, oauth_found=advertised(registration_endpoint="").as_json())
-        assert "data-login-soon" not in check_page(administrator_client, check)
-        return
     elif otherwise == "no document":
         # Of a server that takes a key, the default addresses lead nowhere.
         guessed = advertised(metadata_url="").as_json() | {"resource_metadata_url": ""}
@@ -310,6 +302,19 @@ def test_nothing_else_goes_to_a_login_by_itself(
     elif otherwise == "connected":
         Check.objects.update(outcome="connected")
     assert not goes(administrator_client, check)
+
+
+def test_the_dialog_leads_to_the_client_that_is_missing(
+    administrator_client: Client, administrator: User
+) -> None:
+    """P55."""
+    server = oauth_server(oauth_found=advertised(registration_endpoint="").as_json())
+    html = check_page(administrator_client, ended(server, administrator))
+    assert "Enter a Client ID" in html
+    assert f'href="{reverse("servers:edit", args=[server.pk])}#oauth"' in html
+    changed(server, oauth_client_id="me")
+    html = check_page(administrator_client, ended(server, administrator))
+    assert "Enter a Client ID" not in html
 
 
 def test_a_member_goes_nowhere(member_client: Client, member: User) -> None:

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from servers.models import Login, PendingLogin, Server
 from tests.fakes.login_rows import ACCESS, REFRESH, advertised, logged_in, oauth_server
-from tests.fakes.server_rows import after_success, http_server, stdio_server
-from tests.units.test_servers_sheet_pages import changed, facts_of, plain, sheet
+from tests.fakes.server_rows import after_success, changed, http_server, stdio_server
+from tests.units.server_sheets import facts_of, plain, sheet
 from umpteenth.accounts.models import User
 
 pytestmark = pytest.mark.django_db
@@ -141,8 +141,19 @@ def test_rights_that_calls_lacked_are_named_until_the_login_has_them(
     login = logged_in(server)
     words = login_section(member_client, server)
     assert "Calls were refused for want of rights: admin ." in words
+    assert "Next login Asks for write admin Client" in words
     Login.objects.filter(pk=login.pk).update(scopes="read write admin")
     assert "want of rights" not in login_section(member_client, server)
+
+
+def test_scopes_of_the_settings_are_named_as_such(member_client: Client) -> None:
+    """P58; not where calls have asked for more."""
+    server = oauth_server(oauth_scopes="read files")
+    assert "Asks for read files as the settings say" in login_section(member_client, server)
+    changed(server, oauth_wanted="admin")
+    words = login_section(member_client, server)
+    assert "Asks for read files admin" in words
+    assert "as the settings say" not in words
 
 
 def test_a_login_that_is_not_used_says_so(administrator_client: Client) -> None:

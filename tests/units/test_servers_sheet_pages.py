@@ -21,39 +21,24 @@ from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Check, Server, Tool
 from servers.policy import Policy
 from servers.services import set_enabled, store_failure
-from tests.fakes.server_rows import after_success, http_server, stdio_server, unix_server
+from tests.fakes.server_rows import (
+    after_success,
+    changed,
+    http_server,
+    stdio_server,
+    unix_server,
+)
+from tests.units.server_sheets import facts_of, plain, sheet
 from umpteenth.accounts.models import User
 from umpteenth.core import config
 
 pytestmark = pytest.mark.django_db
 
 
-def sheet(client: Client, server: Server) -> str:
-    return client.get(reverse("servers:detail", args=[server.pk])).content.decode()
-
-
-def plain(html: str) -> str:
-    """What a person reads of it."""
-    html = re.sub(r"<(template|script|svg).*?</\1>", " ", html, flags=re.S)
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
-
-
 def state_of(client: Client, server: Server) -> str:
     html = sheet(client, server)
     begin = html.index('<section class="health')
     return plain(html[begin : html.index("</section>", begin)])
-
-
-def facts_of(client: Client, server: Server) -> dict[str, str]:
-    html = sheet(client, server)
-    pairs = re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", html, flags=re.S)
-    return {name: plain(value).strip() for name, value in pairs}
-
-
-def changed(server: Server, **values: Any) -> Server:
-    Server.objects.filter(pk=server.pk).update(**values)
-    server.refresh_from_db()
-    return server
 
 
 def ended(server: Server, outcome: str, *, ago: timedelta, **values: Any) -> Check:
