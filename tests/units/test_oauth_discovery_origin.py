@@ -162,7 +162,10 @@ async def test_it_is_over_when_the_time_is_over() -> None:
     started = loop.time()
     _, error = await failure(variant, limit=0.5)
     assert loop.time() - started < 3
-    assert error.message == "The server wants a login, and how to get one could not be read."
+    assert error.message in {  # the last document's time and that of all end at once
+        "The server wants a login, and how to get one could not be read.",
+        "Looking for a login took longer than 0.5 seconds.",
+    }
     assert "no answer within 0." in error.tried[0][1]
 
 
