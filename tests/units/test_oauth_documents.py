@@ -187,6 +187,23 @@ def test_any_document_is_read_or_refused(document: dict[str, Any], address: str)
     assert isinstance(covers(address, "https://h/mcp"), bool)
 
 
+@pytest.mark.parametrize(
+    ("value", "whether"),
+    [(True, True), (False, False), ("true", False), ("false", False), (1, False), (None, False)],
+)
+def test_what_a_provider_says_it_can_it_says_by_true(value: Any, whether: bool) -> None:
+    """RFC 9207, 3, and client-ID metadata documents, 5: Booleans, absent meaning false."""
+    document = {
+        "issuer": "https://h",
+        "token_endpoint": "https://h/t",
+        "authorization_endpoint": "https://h/a",
+        "authorization_response_iss_parameter_supported": value,
+        "client_id_metadata_document_supported": value,
+    }
+    provider = read_provider(document, ["https://h"], "")
+    assert (provider.sends_issuer, provider.takes_client_documents) == (whether, whether)
+
+
 def test_an_issuer_that_no_column_holds_is_passed_over() -> None:
     """The slash that is forgiven makes one of 2,000 characters too long."""
     longest = "https://h/" + "x" * 1990
