@@ -12,7 +12,7 @@
     const waiting = document.querySelector("#dialog-waiting").content.cloneNode(true);
     dialog.firstElementChild.replaceChildren(waiting);
     if (!dialog.open) dialog.showModal();
-    window.umpteenth.raiseToasts();
+    window.umpteenth.speakIn(dialog);
   });
 
   // The address names the test that the dialog shows, so that a reload shows it again.

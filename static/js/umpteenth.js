@@ -32,18 +32,13 @@
     agePlainToasts();
   }
 
-  // An open dialog covers the page. Toasts stay in sight: what is shown last lies on top.
-  function raiseToasts() {
-    const place = $("#toasts");
-    if (!place?.showPopover) return;
-    place.popover = "manual";
-    if (place.matches(":popover-open")) place.hidePopover();
-    place.showPopover();
+  // Behind an open dialog nothing is read out or can be clicked: what speaks moves into it.
+  function speakIn(dialog) {
+    (dialog ?? document.body).append($("#toasts"), $("#live"));
   }
 
   // Errors and toasts with an action stay until dismissed; others leave by themselves.
   function agePlainToasts() {
-    if ($("dialog[open]")) raiseToasts();
     for (const card of $$("[data-toast]:not([data-aged])")) {
       card.dataset.aged = "";
       if (card.classList.contains("toast-error")) continue;
@@ -64,7 +59,7 @@
     openers.set(dialog, opener);
     dialog.classList.remove("is-wide");
     if (!dialog.open) dialog.showModal();
-    raiseToasts();
+    speakIn(dialog);
     htmx.ajax("GET", url, { source: content, target: content, swap: "innerHTML" });
   }
 
@@ -80,6 +75,7 @@
       htmx.trigger(content, "htmx:abort");
       content.replaceChildren();
     }
+    speakIn($("dialog:modal"));
     const opener = openers.get(dialog);
     if (opener && opener.isConnected) opener.focus();
   }, true);
@@ -244,6 +240,7 @@
     if (!palette || palette.open) return;
     openers.set(palette, opener);
     palette.showModal();
+    speakIn(palette);
     const input = $("#palette-input");
     input.value = "";
     input.focus();
@@ -499,5 +496,5 @@
   }
   setInterval(() => refreshTimes(), 30000);
   prepare(document);
-  window.umpteenth = { announce, toast, openIn, closeDialog, refreshTimes, addRow, raiseToasts };
+  window.umpteenth = { announce, toast, openIn, closeDialog, refreshTimes, addRow, speakIn };
 })();
