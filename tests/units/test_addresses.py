@@ -45,6 +45,8 @@ PRIVATE_HOSTS = [
     "172.31.255.255",
     "192.168.1.1",
     "192.168.257",
+    "192.168.1.1.",
+    "%31%32%37.0.0.1",
     "100.64.0.1",
     "100.127.255.255",
     "169.254.1.1",
@@ -92,6 +94,9 @@ METADATA_HOSTS = [
     "0251.0376.0251.0376",
     "025177524776",
     "169.254.43518",
+    "169.254.169.254.",  # a proxy may take it, and browsers do
+    "%31%36%39.254.169.254",
+    "0xA9FEA9FE.",
     "169.16689662",
     "169.254.169.253",
     "169.254.170.2",
@@ -120,6 +125,7 @@ METADATA_HOSTS = [
     "[fe80::a9fe:a9fe%25eth0]",
     "metadata.google.internal",
     "METADATA.google.internal.",
+    "met%61data.google.internal",
     "metadata.goog",
     "api.metadata.cloud.ibm.com",
 ]

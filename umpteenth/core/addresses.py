@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from umpteenth.core.config import get_options
 from umpteenth.core.deadlines import timeout
@@ -144,13 +144,13 @@ def _plain(network: Network) -> Network:
 
 
 def literal(host: str) -> Address | None:
-    """The address that `host` writes out, in any form that a resolver would take; zones dropped."""
-    try:
-        return ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        pass
+    """The address that `host` writes out, in any form that a resolver, a browser or a proxy would
+    take; zones dropped."""
+    for written in (host.partition("%")[0], unquote(host)):
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(written.removesuffix("."))
     try:  # decimal, octal, hexadecimal and short forms of IPv4
-        return ipaddress.IPv4Address(socket.inet_aton(host))
+        return ipaddress.IPv4Address(socket.inet_aton(unquote(host).removesuffix(".")))
     except (OSError, ValueError):
         return None
 
@@ -243,7 +243,7 @@ def _any_within(addresses: Sequence[Address], networks: Iterable[Network]) -> bo
 
 
 def _canonical(host: str) -> str:
-    return host.rstrip(".").lower()
+    return unquote(host).rstrip(".").lower()
 
 
 async def resolve(host: str, port: int = 0) -> tuple[str, ...]:
