@@ -138,7 +138,7 @@ def delete(request: Request, pk: UUID) -> HttpResponse:
         "server": server,
     }
     return render_page(
-        request, "servers/delete.html", context, partial="partials/confirm_delete.html"
+        request, "servers/delete.html", context, partial="partials/confirm.html"
     )
 
 
@@ -160,7 +160,7 @@ def log_out(request: Request, pk: UUID) -> HttpResponse:
         "server": server,
     }
     return render_page(
-        request, "servers/log_out.html", context, partial="partials/confirm_delete.html"
+        request, "servers/log_out.html", context, partial="partials/confirm.html"
     )
 
 
