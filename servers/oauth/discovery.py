@@ -71,7 +71,10 @@ async def discover(
         search = _Search(client, url, limit)
         try:
             async with deadlines.timeout(limit):
+                await check_target(url)
                 return await search.run(challenge)
+        except TargetRefused as refused:
+            raise search.failed(refused.message, refused.hint) from None
         except TimeoutError:
             raise search.failed(
                 f"Looking for a login took longer than {limit:g} seconds.",

@@ -172,15 +172,30 @@ async def test_redirects_carry_no_user_name() -> None:
 async def test_nothing_is_fetched_that_the_operator_has_forbidden(
     network: dict[str, object], set_network: Callable[..., None]
 ) -> None:
-    """P77, I05: the guard stands before each address that is named."""
+    """P77, I05: a server that was saved before is no exception, and the reason names the option."""
     async with OAuthServer() as fake:
         set_network(**network)
         with pytest.raises(DiscoveryFailed) as caught:
             await discover(fake.url, Challenge())
     assert not fake.mcp.requests
-    assert all(
-        "127.0.0.1" in answer and "points to a" in answer for _, answer in caught.value.tried
-    )
+    assert caught.value.message.startswith("127.0.0.1 points to a ")
+    assert f"network.{next(iter(network))}" in caught.value.hint
+
+
+async def test_the_guard_stands_before_each_address_that_a_server_names(
+    set_network: Callable[..., None],
+) -> None:
+    """P77, I05."""
+    set_network(blocked_targets=["10.0.0.0/8"])
+    async with OAuthServer() as fake:
+        pointer = "http://10.0.0.8/logins.json"
+        fake.variant.authorization_servers = ("http://10.0.0.9",)
+        with pytest.raises(DiscoveryFailed) as caught:
+            await discover(fake.url, Challenge(resource_metadata=pointer))
+    tried = dict(caught.value.tried)
+    assert tried[pointer] == "10.0.0.8 points to a blocked address."
+    at = "http://10.0.0.9/.well-known/oauth-authorization-server"
+    assert tried[at] == "10.0.0.9 points to a blocked address."
 
 
 async def test_an_endpoint_that_the_operator_has_forbidden_is_refused(
