@@ -16,7 +16,7 @@ from secrets_vault.errors import SecretError
 from servers import services
 from servers.forms.lists import ServerFilter, SinceForm
 from servers.models import Server
-from servers.oauth.shown import shown_login
+from servers.oauth.shown import ShownLogin, shown_login
 from servers.queries import changed_servers, find_servers
 from servers.status import login_of
 from servers.usage import usages
@@ -172,15 +172,24 @@ def _uuid(text: str) -> UUID | None:
 
 
 def _row(server: Server) -> dict[str, Any]:
+    login = shown_login(server, clock.now(), with_provider=False)
     return {
         "server": server,
-        "login": shown_login(server, clock.now(), with_provider=False),
+        "login": login,
+        "shows_state": _shows_state(server, login),
         "check": getattr(server, "check_under_way", None),
         "hover": _hover(server),
         "endpoint": _short_endpoint(server),
         "why": _why(server),
         "tools": f"{server.tool_count:,}",
     }
+
+
+def _shows_state(server: Server, login: ShownLogin) -> bool:
+    """Whether it is news: the lamp tells the rest, and a warning needs the room."""
+    if server.state == Server.State.CONNECTED:
+        return not login.short_warning
+    return server.state != Server.State.UNTESTED or server.tested_at is not None
 
 
 def _short_endpoint(server: Server) -> str:

@@ -160,7 +160,7 @@ def test_a_login_that_is_about_to_end_warns_in_the_list(member_client: Client, m
     assert "cannot be refreshed. Log in again before that." in html
     assert "Connected" not in plain(html[html.index("server-description") :])
     html = row(member_client, failing)
-    assert re.search(r"Failed just now\s+· Login cannot be refreshed", plain(html))
+    assert re.search(r"Failed just now\s+Login cannot be refreshed", plain(html))
     assert "503 &lt;Busy&gt;" in html
     assert "Login" not in plain(row(member_client, well))
 
