@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from django.db import transaction
+
 from secrets_vault.errors import SecretError
 from servers.mcp.types import Challenge, LoginRequired, ServerError, ServerUnavailable
 from servers.models import Server
 from servers.oauth import refresh, store
+from servers.oauth.binding import hash_of_settings
 from servers.oauth.clients import choose_client
+from servers.oauth.ending import revoke_later
 from servers.oauth.operator import operator_secret, require_its_issuer
 from servers.oauth.refresh import Place
 from servers.oauth.store import Stored
@@ -31,6 +35,7 @@ def log_in(place: Place, challenge: Challenge) -> Stored:
     if server is None:
         raise LoginRequired("The server was edited meanwhile.", "Start again.")
     try:
+        settings = hash_of_settings(server)
         secrets = _ask(server, challenge)
     except SecretError as error:
         raise ServerUnavailable(str(error)) from None
@@ -39,11 +44,22 @@ def log_in(place: Place, challenge: Challenge) -> Stored:
     except TimeoutError:
         raise ServerUnavailable("The provider of the OAuth login did not answer in time.") from None
     refresh.remember(refresh.secrets_of(place.name, secrets))
-    store.put_login(server.pk, secrets, person=None, now=database_now())
-    stored = refresh.read(place)
+    stored = refresh.read(place) if _put(server, settings, secrets) else None
     if stored is None:
         raise LoginRequired("The server was edited meanwhile.", "Start again.")
     return stored
+
+
+def _put(server: Server, settings: str, secrets: LoginSecrets) -> bool:
+    """False where it is for what was entered before an edit: then the tokens go again (P53)."""
+    with transaction.atomic():
+        current = Server.objects.select_for_update().filter(pk=server.pk).first()
+        is_same = current is not None and hash_of_settings(current) == settings
+        if is_same:
+            store.put_login(server.pk, secrets, person=None, now=database_now())
+    if not is_same:
+        revoke_later(secrets, secrets.client)
+    return is_same
 
 
 def _ask(server: Server, challenge: Challenge) -> LoginSecrets:

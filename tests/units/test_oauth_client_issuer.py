@@ -3,6 +3,7 @@ Registration, Authorization Server Binding)."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,8 +14,8 @@ from servers.mcp.types import Challenge, LoginRequired
 from servers.models import Login, Server
 from servers.oauth import machine
 from servers.oauth.refresh import Place
-from servers.oauth.types import OAuthError
-from servers.services import current_data, update_server
+from servers.oauth.types import LoginSecrets, OAuthError
+from servers.services import current_data, delete_server, update_server
 from tests.fakes.mcp_http import running
 from tests.fakes.oauth_server import OAuthServer, Variant
 from tests.units.test_oauth_login import HERE, begin, callback_path, log_in, server_at
@@ -51,8 +52,8 @@ def now(server: Server) -> Server:
     return Server.objects.get(pk=server.pk)
 
 
-def edit(server: Server, client_id: str, secret: str) -> None:
-    data = replace(current_data(now(server)), oauth=OAuthClientData("person", client_id, secret))
+def edit(server: Server, client_id: str, secret: str, *, kind: str = "person") -> None:
+    data = replace(current_data(now(server)), oauth=OAuthClientData(kind, client_id, secret))
     update_server(server, actor=None, data=data, version=now(server).version)
 
 
@@ -122,3 +123,31 @@ def test_clients_that_are_registered_follow_the_server(
     log_in(other, now(server), alice)
     assert other.count("register") == 1
     assert now(server).oauth_client_issuer == ""
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("meanwhile", ["edited", "deleted"])
+def test_a_client_that_was_taken_out_meanwhile_leaves_no_login(
+    meanwhile: str, fake: OAuthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P53: the provider's answer is for the client before the edit; its tokens are revoked."""
+    server = server_at(fake, kind="machine", client_id="ours", secret=SECRET)
+    known_at(fake, server)
+    ask = machine._ask
+
+    def slowly(asked: Server, challenge: Challenge) -> LoginSecrets:
+        secrets = ask(asked, challenge)
+        if meanwhile == "edited":
+            edit(server, "theirs", SECRET, kind="machine")
+        else:
+            delete_server(server, actor=None)
+        return secrets
+
+    monkeypatch.setattr(machine, "_ask", slowly)
+    with pytest.raises(LoginRequired, match="edited meanwhile"):
+        machine.log_in(Place.of(server), Challenge())
+    assert not Login.objects.exists()
+    for thread in threading.enumerate():
+        if thread.name == "revoke-login":
+            thread.join(10)
+    assert fake.count("revoke") == 1
