@@ -21,8 +21,8 @@ from servers.oauth import asking
 from servers.oauth.types import ProviderUnreachable
 from tests.fakes.mcp_helpers import http_settings
 from tests.fakes.mcp_http import FakeHttp, Reply, Request
+from tests.fakes.mcp_https import TlsHttp, certificate
 from tests.fakes.names import Names
-from tests.units.test_mcp_https import TlsHttp, certificate
 from umpteenth.core import addresses, guard, http
 from umpteenth.core.addresses import TargetRefused
 from umpteenth.core.http import async_client
