@@ -106,7 +106,7 @@ class TestAuthorizationUrl:
     @pytest.mark.parametrize(
         "name",
         ["client_id", "redirect_uri", "response_type", "state", "resource", "scope", "request",
-         "request_uri", "response_mode", "code_challenge", "code_challenge_method"],
+         "request_uri", "response_mode", "nonce", "code_challenge", "code_challenge_method"],
     )  # fmt: skip
     def test_a_strange_document_sets_none_of_ours(self, name: str) -> None:
         """RFC 6749, 3.1: once each. A document that smuggles one could lead the code elsewhere."""
