@@ -8,6 +8,7 @@ is a conditional update. This module must not load the MCP SDK.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import time
@@ -49,8 +50,7 @@ class Sweeper:
         self._last: datetime | None = None  # sweep
         self._watching_since: datetime | None = None
         self._health_begun = False
-        self._tidied_at: float | None = None
-        self._warned_at: float | None = None
+        self._begun_at: dict[str, float] = {}  # of what is not done in each sweep
 
     def sweep(self, now: datetime) -> bool:
         """Do everything that is due; False where another beat holds the lease.
@@ -92,11 +92,7 @@ class Sweeper:
         """Every minute: tell the audit log of logins that are about to end."""
         from servers.oauth import upkeep
 
-        moment = self._clock()
-        if self._warned_at is not None and moment - self._warned_at < WARN_EVERY:
-            return 0
-        self._warned_at = moment
-        return upkeep.warn(now)
+        return upkeep.warn(now) if self._is_time_to("warn", WARN_EVERY) else 0
 
     def tidy(self, now: datetime) -> int:
         """Now and then: delete old checks, logins that were begun and not finished, and places in
@@ -104,11 +100,17 @@ class Sweeper:
         from servers import checks, inflight
         from servers.oauth import upkeep
 
-        moment = self._clock()
-        if self._tidied_at is not None and moment - self._tidied_at < TIDY_EVERY:
+        if not self._is_time_to("tidy", TIDY_EVERY):
             return 0
-        self._tidied_at = moment
         return checks.prune(now) + inflight.sweep() + upkeep.prune(now)
+
+    def _is_time_to(self, do: str, every: float) -> bool:
+        """Whether it was last begun `every` seconds ago; then it is begun now."""
+        moment = self._clock()
+        if moment - self._begun_at.get(do, -math.inf) < every:
+            return False
+        self._begun_at[do] = moment
+        return True
 
     def hint_waiting(self, now: datetime) -> int:
         """Tell workers again about what could start; how many hints were sent."""
