@@ -50,6 +50,8 @@ class TestRequest:
         request = endpoint.requests[0]
         assert (request.method, request.headers["content-type"]) == ("POST", FORM_TYPE)
         assert request.headers["accept"] == JSON
+        # No coding is offered that the library knows and we do not.
+        assert request.headers["accept-encoding"] == "identity"
         assert request.headers["user-agent"].startswith("umpteenth/")
         assert endpoint.forms() == [
             {
