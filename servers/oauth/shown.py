@@ -23,6 +23,9 @@ _KINDS: Final[dict[str, ClientKind]] = {
     "registered": "registered",
 }
 
+# Where requests carry a login, or would.
+_OF_LOGINS: Final = (Auth.OAUTH, Auth.NOT_LOGGED_IN, Auth.LOGIN_EXPIRED)
+
 
 @dataclass(frozen=True)
 class ShownLogin:
@@ -44,8 +47,7 @@ class ShownLogin:
     def can_log_in(self) -> bool:
         """Whether a login in the browser leads anywhere: no header beats it, and there is a
         provider to go to (P35, P38)."""
-        sends_login = self.auth in (Auth.OAUTH, Auth.NOT_LOGGED_IN, Auth.LOGIN_EXPIRED)
-        return sends_login and self.is_by_person
+        return self.auth in _OF_LOGINS and self.is_by_person
 
     @property
     def wants_login(self) -> bool:
@@ -176,14 +178,13 @@ def shown_login(server: Server, now: datetime, *, with_provider: bool = True) ->
     """`with_provider` reads what the server advertises, which lists leave in the database."""
     login = login_of(server)
     auth = auth_status(server)
-    sends_it = auth in (Auth.OAUTH, Auth.NOT_LOGGED_IN, Auth.LOGIN_EXPIRED)
     return ShownLogin(
         server=server,
         login=login,
         state=login_state(login, now),
         auth=auth,
         now=now,
-        warning=login_warning(login, now) if sends_it else "",
+        warning=login_warning(login, now) if auth in _OF_LOGINS else "",
         advertised=read_advertised(server) if with_provider else None,
     )
 
