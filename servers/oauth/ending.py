@@ -3,12 +3,10 @@ out is given back to it, where it takes it (RFC 7009), without anybody waiting f
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from threading import Thread
 
 from django.db import transaction
 from django.db.models import F
@@ -19,17 +17,13 @@ from servers import health
 from servers.access import require_to_log_in
 from servers.models import Login, PendingLogin, Server
 from servers.oauth import registered
-from servers.oauth.grants import revoke
 from servers.oauth.operator import operator_secret
+from servers.oauth.revoking import revoke_later
 from servers.oauth.store import read_login
-from servers.oauth.types import Client, LoginSecrets, OAuthError
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
-from umpteenth.core.deadlines import timeout
 
 logger = logging.getLogger(__name__)
-
-REVOKED_WITHIN = 10.0  # seconds; a process that is to end waits no longer for it
 
 
 def log_out(server: Server, *, actor: User | None) -> bool:
@@ -104,25 +98,3 @@ def _prepare_revocation(server: Server) -> Callable[[], object] | None:
         logger.warning("The login of %s is not revoked: %s", server.name, error)
         return None
     return partial(revoke_later, stored.secrets, client)
-
-
-def revoke_later(login: LoginSecrets, client: Client) -> Thread:
-    """In a thread of its own, which a process that ends waits for."""
-    thread = Thread(target=_revoke, args=(login, client), name="revoke-login")
-    thread.start()
-    return thread
-
-
-def _revoke(login: LoginSecrets, client: Client) -> None:
-    async def bounded() -> None:
-        async with timeout(REVOKED_WITHIN):
-            await revoke(login, client)
-
-    issuer = login.provider.issuer
-    try:
-        asyncio.run(bounded())
-        logger.info("The tokens of a login at %s are revoked.", issuer)
-    except TimeoutError:
-        logger.info("%s did not revoke the tokens of a login in time.", issuer)
-    except OAuthError as error:
-        logger.info("%s did not revoke the tokens of a login: %s", issuer, error)

@@ -25,7 +25,7 @@ from servers.models import Server
 from servers.oauth import binding, clients, pending, registered
 from servers.oauth.answer import Answer
 from servers.oauth.discovery import discover
-from servers.oauth.ending import found_anew, revoke_later
+from servers.oauth.ending import found_anew
 from servers.oauth.grants import (
     authorization_url,
     check_issuer,
@@ -36,6 +36,7 @@ from servers.oauth.grants import (
 from servers.oauth.operator import operator_secret, require_its_issuer
 from servers.oauth.pending import AGAIN, Begun
 from servers.oauth.registration import register
+from servers.oauth.revoking import revoke_later
 from servers.oauth.scopes import scopes_to_request
 from servers.oauth.store import put_login, read_login
 from servers.oauth.types import (

@@ -10,9 +10,9 @@ from servers.models import Server
 from servers.oauth import refresh, store
 from servers.oauth.binding import hash_of_settings
 from servers.oauth.clients import choose_client
-from servers.oauth.ending import revoke_later
 from servers.oauth.operator import operator_secret, require_its_issuer
 from servers.oauth.refresh import Place
+from servers.oauth.revoking import revoke_later
 from servers.oauth.store import Stored
 from servers.oauth.types import (
     DiscoveryFailed,

@@ -28,6 +28,7 @@ from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Login, Server
 from servers.oauth import store
 from servers.oauth.operator import operator_secret
+from servers.oauth.revoking import revoke_later
 from servers.oauth.store import AWAKE_FOR, Stored
 from servers.oauth.types import Client, LoginSecrets, OAuthError, ProviderRefusal, Tokens
 from servers.oauth.words import NO_REFRESH, NOT_LOGGED_IN, login_over
@@ -323,8 +324,6 @@ def _save(place: Place, stored: Stored, tokens: Tokens, client: Client) -> None:
                 return
             if not Login.objects.filter(pk=stored.row.pk).exists():
                 # Somebody logged out meanwhile: what came since then shall not live on.
-                from servers.oauth.ending import revoke_later
-
                 revoke_later(replace(stored.secrets, tokens=tokens), client)
             return
         except DatabaseError as error:

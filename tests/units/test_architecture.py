@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ WITHOUT_DJANGO = (
     "servers.oauth.operator_client",
     "servers.oauth.registration",
     "servers.oauth.replies",
+    "servers.oauth.revoking",
     "servers.oauth.scopes",
     "servers.oauth.types",
     "servers.options",
@@ -103,13 +105,14 @@ def sources(*directories: str) -> Iterator[Path]:
                 yield path
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that the file imports when it runs, also inside functions."""
+def imports(path: Path, *, at_once: bool = False) -> set[str]:
+    """Every module that the file imports when it runs, also inside functions; `at_once` without
+    those."""
     found: set[str] = set()
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
-    for node in _running_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _running_nodes(ast.parse(path.read_text(encoding="utf-8")), at_once=at_once):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -120,14 +123,16 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def _running_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+def _running_nodes(tree: ast.AST, *, at_once: bool = False) -> Iterator[ast.AST]:
     """All nodes but those of `if TYPE_CHECKING:`, which only mypy reads."""
     yield tree
+    if at_once and isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
+        return
     children = ast.iter_child_nodes(tree)
     if isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
         children = iter(tree.orelse)
     for child in children:
-        yield from _running_nodes(child)
+        yield from _running_nodes(child, at_once=at_once)
 
 
 def within(module: str, names: tuple[str, ...]) -> bool:
@@ -157,6 +162,16 @@ def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
     wrong = {name for name in named if within(name, above)}
     wrong |= {name for name in named if within(name, WIRING) and not within(name, DOORS)}
     assert not wrong
+
+
+def test_no_module_needs_itself_to_be_imported() -> None:
+    """Else it depends on who comes first whether a process starts."""
+    known = {module_name(path) for path in CODE}
+    needs = {module_name(path): imports(path, at_once=True) & known for path in CODE}
+    for module, others in needs.items():
+        # `from a.b import c` names a.b and a.b.c: a package that holds nothing waits for nobody.
+        others -= {module, *EMPTY}
+    TopologicalSorter(needs).prepare()  # raises `CycleError`, which names them
 
 
 @pytest.mark.parametrize("path", CODE, ids=IDS)

@@ -15,7 +15,7 @@ from secrets_vault.services import SecretData, create_secret
 from servers.access import NotAllowed
 from servers.definition import Entry, OAuthClientData, ServerData
 from servers.models import Login, PendingLogin, RegisteredClient, Server
-from servers.oauth import ending
+from servers.oauth import revoking
 from servers.oauth.ending import log_out
 from servers.oauth.store import put_login, read_login
 from servers.services import current_data, delete_server, duplicate_server, update_server
@@ -128,7 +128,7 @@ def test_the_login_goes_whatever_the_provider_says(answer: str, alice: User) -> 
 def test_a_provider_that_does_not_answer_is_given_up(
     alice: User, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ending, "REVOKED_WITHIN", 0.05)
+    monkeypatch.setattr(revoking, "REVOKED_WITHIN", 0.05)
     never = asyncio.Event()
 
     async def silent(request: object) -> Reply:
@@ -138,7 +138,7 @@ def test_a_provider_that_does_not_answer_is_given_up(
     with running(OAuthServer(Variant(replies={"/revoke": silent}))) as fake:
         server = server_at(fake)
         log_in(fake, server, alice)
-        with caplog.at_level("INFO", "servers.oauth.ending"):
+        with caplog.at_level("INFO", "servers.oauth.revoking"):
             log_out(server, actor=alice)
             until_told()
     assert "did not revoke the tokens of a login in time" in caplog.text

@@ -388,7 +388,7 @@ def test_tokens_that_come_after_a_log_out_are_given_back(
         with ThreadPoolExecutor(1) as pool:
             pool.submit(closing, Login.objects.all().delete).result()
 
-    monkeypatch.setattr("servers.oauth.ending.revoke_later", note)
+    monkeypatch.setattr("servers.oauth.refresh.revoke_later", note)
     fake.variant.replies = {"/token": log_out}
     with pytest.raises(LoginRequired, match="Nobody is logged in"):
         renewed(server)
