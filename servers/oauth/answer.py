@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
-from urllib.parse import urlsplit
 
 from servers.oauth.types import OAuthError, Provider, ProviderRefusal
+from umpteenth.core.http import shown_host
 from umpteenth.core.text import clean, with_full_stop
 
 MAX_ERROR: Final = 60
@@ -57,13 +57,11 @@ class Answer:
         """Raises `ProviderRefusal` in the provider's words, where it refused."""
         if not self.error:
             return
-        host = urlsplit(provider.authorization_endpoint).hostname or provider.issuer
+        host = shown_host(provider.authorization_endpoint) or provider.issuer
         said = f": {with_full_stop(self.description)}" if self.description else "."
-        what = (
-            "The login was not approved at"
-            if self.error == "access_denied"
-            else (f"The login was refused ({self.error}) by")
-        )
+        what = f"The login was refused ({self.error}) by"
+        if self.error == "access_denied":
+            what = "The login was not approved at"
         raise ProviderRefusal(f"{what} {host}{said}", _HINTS.get(self.error, ""), error=self.error)
 
 

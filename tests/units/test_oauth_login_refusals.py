@@ -174,8 +174,9 @@ def test_a_denial_is_told_in_the_providers_words(alice: User) -> None:
         server = server_at(fake)
         good = params(fake.visit(begin(server, alice)))
         error = refused(server, alice, good)
+        host = f"127.0.0.1:{fake.provider.port}"
         assert error.message.startswith(
-            "The login was not approved at 127.0.0.1: <script>alert(1)</script> No xxx"
+            f"The login was not approved at {host}: <script>alert(1)</script> No xxx"
         )
         assert len(error.message) < 500
         assert "approve it there" in error.hint
