@@ -26,8 +26,7 @@ from servers.mcp.types import (
     Spawner,
     ToolList,
 )
-from servers.oauth.types import DiscoveryFailed
-from servers.oauth.types import Looked as Looked
+from servers.oauth.types import DiscoveryFailed, Looked
 
 if TYPE_CHECKING:
     from servers.mcp.client import Connection

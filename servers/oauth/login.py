@@ -44,12 +44,12 @@ from servers.oauth.types import (
     Client,
     DiscoveryFailed,
     LoginSecrets,
+    Looked,
     OAuthError,
     Provider,
     ProviderRefusal,
     Tokens,
 )
-from servers.probe import Looked
 from servers.results import store_looked
 from servers.status import Auth, auth_status
 from umpteenth.accounts.models import User
@@ -68,7 +68,7 @@ class Outcome:
     again: str = ""
 
 
-def login_problem(server: Server) -> str:
+def setup_problem(server: Server) -> str:
     """Why nobody can log in to the server as it is set up; empty if somebody can (P35, P49)."""
     if server.transport != HTTP:
         return "Only servers over HTTP have logins."
@@ -96,7 +96,7 @@ def begin_login(
     registered before is forgotten first (A29). Raises `NotAllowed` and `OAuthError`.
     """
     require_to_log_in(person)
-    if problem := login_problem(server):
+    if problem := setup_problem(server):
         raise OAuthError(problem)
     found = _discover(server)
     redirect_uri = binding.callback_url(base_url, server.pk)

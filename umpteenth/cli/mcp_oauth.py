@@ -89,9 +89,9 @@ def login_words(server: Server) -> str:
     from django.conf import settings
     from django.urls import reverse
 
-    from servers.oauth.login import login_problem
+    from servers.oauth.login import setup_problem
 
-    if not server.oauth_advertised or login_problem(server):
+    if not server.oauth_advertised or setup_problem(server):
         return ""
     page = reverse("servers:detail", args=[server.pk])
     return f"Log in in a browser: {settings.OPTIONS.app_url}{page}"
