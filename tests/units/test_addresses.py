@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from umpteenth.core.addresses import (
     TargetRefused,
     check_target,
     is_private,
+    literal,
     refusal,
     resolve,
     target_problem,
@@ -389,6 +391,12 @@ async def test_nobody_is_asked_for_an_address_that_stands_there(
     """RFC 6874: in a URL a zone begins with %25."""
     assert await resolve(host) == found
     assert names.asked == []
+
+
+@pytest.mark.parametrize("host", ["127.1", "0x7f000001", "2130706433", "0177.0.0.1", "127.1."])
+def test_short_forms_are_read_here_and_not_by_a_resolver(host: str) -> None:
+    """I01: not every resolver knows them, and a proxy may."""
+    assert literal(host) == ipaddress.ip_address("127.0.0.1")
 
 
 async def test_addresses_of_both_families_take_turns(names: Names) -> None:
