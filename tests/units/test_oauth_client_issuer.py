@@ -18,7 +18,7 @@ from servers.oauth.types import LoginSecrets, OAuthError
 from servers.services import current_data, delete_server, update_server
 from tests.fakes.mcp_http import running
 from tests.fakes.oauth_server import OAuthServer, Variant
-from tests.units.test_oauth_login import HERE, begin, callback_path, log_in, server_at
+from tests.fakes.oauth_steps import HERE, added_server, begin, callback_path, log_in
 from umpteenth.accounts.models import User
 
 pytestmark = pytest.mark.django_db
@@ -58,7 +58,7 @@ def edit(server: Server, client_id: str, secret: str, *, kind: str = "person") -
 
 
 def test_it_is_not_sent_to_another_one(fake: OAuthServer, other: OAuthServer, alice: User) -> None:
-    server = server_at(fake, client_id="ours", secret=SECRET)
+    server = added_server(fake, client_id="ours", secret=SECRET)
     known_at(fake, server)
     known_at(other, server)
     log_in(fake, server, alice)
@@ -77,7 +77,7 @@ def test_a_client_that_logs_in_by_itself_does_not_go_there_either(
     fake: OAuthServer, other: OAuthServer
 ) -> None:
     """Nobody would look at where it goes."""
-    server = server_at(fake, kind="machine", client_id="ours", secret=SECRET)
+    server = added_server(fake, kind="machine", client_id="ours", secret=SECRET)
     known_at(fake, server)
     known_at(other, server)
     machine.log_in(Place.of(server), Challenge())
@@ -93,7 +93,7 @@ def test_a_client_that_logs_in_by_itself_does_not_go_there_either(
 def test_another_client_is_for_whom_it_is_entered(
     fake: OAuthServer, other: OAuthServer, alice: User
 ) -> None:
-    server = server_at(fake, client_id="ours", secret=SECRET)
+    server = added_server(fake, client_id="ours", secret=SECRET)
     known_at(fake, server)
     known_at(other, server, "theirs")
     log_in(fake, server, alice)
@@ -106,7 +106,7 @@ def test_another_client_is_for_whom_it_is_entered(
 def test_a_new_secret_changes_nothing_about_it(
     fake: OAuthServer, other: OAuthServer, alice: User
 ) -> None:
-    server = server_at(fake, client_id="ours", secret=SECRET)
+    server = added_server(fake, client_id="ours", secret=SECRET)
     known_at(fake, server)
     log_in(fake, server, alice)
     edit(server, "ours", "another-secret")
@@ -117,7 +117,7 @@ def test_clients_that_are_registered_follow_the_server(
     fake: OAuthServer, other: OAuthServer, alice: User
 ) -> None:
     """They are registered with each authorization server anew."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     turn_to(other, fake)
     log_in(other, now(server), alice)
@@ -131,7 +131,7 @@ def test_a_client_that_was_taken_out_meanwhile_leaves_no_login(
     meanwhile: str, fake: OAuthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P53: the provider's answer is for the client before the edit; its tokens are revoked."""
-    server = server_at(fake, kind="machine", client_id="ours", secret=SECRET)
+    server = added_server(fake, kind="machine", client_id="ours", secret=SECRET)
     known_at(fake, server)
     ask = machine._ask
 

@@ -21,7 +21,7 @@ from django.test import Client
 from servers.models import Login
 from servers.oauth.types import OAuthError
 from tests.fakes.oauth_server import OAuthServer, Reply, Request, Variant
-from tests.units.test_oauth_journeys import Journey, begun
+from tests.fakes.oauth_steps import Journey, begun
 from umpteenth.accounts.models import User
 from umpteenth.core.clock import database_now
 

@@ -19,7 +19,7 @@ from servers.oauth import asking
 from servers.oauth.types import OAuthError
 from tests.fakes.mcp_http import JSON, Reply, running
 from tests.fakes.oauth_server import OMIT, OAuthServer, Variant
-from tests.units.test_oauth_login import begin, finish, server_at
+from tests.fakes.oauth_steps import added_server, begin, finish
 from umpteenth.accounts.models import User
 from umpteenth.core.text import clean
 
@@ -159,7 +159,7 @@ def test_any_answer_ends_with_a_sentence_or_with_a_login(
 ) -> None:
     """A08, I05."""
     with running(OAuthServer(Variant(replies={path: reply}))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         told = journey(fake, server, alice)
         assert bool(told) is not Login.objects.filter(server=server).exists()
 
@@ -171,7 +171,7 @@ def test_any_value_of_any_field_ends_with_a_sentence_or_with_a_login(
     """A14, A24, I05, I06."""
     variant = Variant()
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         for value in VALUES:
             Login.objects.all().delete()
             setattr(variant, part, {name: value})
@@ -194,7 +194,7 @@ def test_any_answer_of_a_browser_leads_back_to_the_list(
 ) -> None:
     """I07: nothing is consumed, and no parameter is left."""
     with running(OAuthServer()) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         begin(server, administrator)
         where = f"/api/mcp-servers/{server.pk}/oauth/callback"
         response = administrator_client.get(f"{where}?{query}")

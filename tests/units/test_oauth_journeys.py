@@ -8,31 +8,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from servers.checks import request_check, run_check
 from servers.connecting import connection_settings
-from servers.definition import HTTP, ServerData
 from servers.mcp.client import connect
 from servers.mcp.types import MoreRightsRequired
-from servers.models import Check, Login, Server
-from servers.oauth.login import begin_login, finish_login
+from servers.models import Login
 from servers.oauth.types import OAuthError
-from servers.services import create_server
-from tests.fakes.oauth_server import OMIT, OAuthServer, Reply, Variant, running
+from tests.fakes.oauth_server import OMIT, Reply, Variant
+from tests.fakes.oauth_steps import begun
 from umpteenth.accounts.models import User
 from umpteenth.core.clock import database_now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-HERE, SESSION = "http://127.0.0.1:8080", "session-of-alice"
 HTML = Reply(200, {"content-type": "text/html"}, b"<h1>Sign in</h1>")
 CASES = {
     "A01 root document by the pointer": Variant(pointer="root", resource_at=("root",)),
@@ -93,48 +85,6 @@ CASES = {
 @pytest.fixture
 def alice(db: None) -> User:
     return User.objects.create_user("alice", password="x" * 12, role=User.Role.ADMINISTRATOR)
-
-
-@dataclass
-class Journey:
-    fake: OAuthServer
-    server: Server
-    person: User
-
-    def test(self) -> Check:
-        check = request_check(self.server, actor=self.person, hinted=False)
-        assert run_check(check.pk)
-        check.refresh_from_db()
-        self.server.refresh_from_db()
-        return check
-
-    def begin(self) -> str:
-        self.server.refresh_from_db()
-        return begin_login(self.server, person=self.person, session_key=SESSION, base_url=HERE)
-
-    def finish(self, back: str) -> str:
-        """Where the browser goes once more, if it does."""
-        params = parse_qs(urlsplit(back).query, keep_blank_values=True)
-        outcome = finish_login(
-            self.server.pk, person=self.person, session_key=SESSION, params=params
-        )
-        self.server.refresh_from_db()
-        return outcome.again
-
-    def log_in(self) -> None:
-        assert not self.finish(self.fake.visit(self.begin()))
-
-    def expect_connected(self) -> None:
-        check = self.test()
-        assert check.outcome == "connected", (check.error, check.hint)
-        assert check.tool_count
-
-
-@contextmanager
-def begun(variant: Variant, person: User) -> Iterator[Journey]:
-    with running(OAuthServer(variant)) as fake:
-        data = ServerData("notes", HTTP, url=fake.url)
-        yield Journey(fake, create_server(actor=person, data=data), person)
 
 
 @pytest.mark.parametrize("variant", CASES.values(), ids=CASES)

@@ -5,31 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from secrets_vault.services import SecretData, create_secret
 from servers.access import NotAllowed
-from servers.definition import HTTP, MACHINE, OAuthClientData, ServerData
+from servers.definition import MACHINE, OAuthClientData, ServerData
 from servers.mcp.types import Challenge
 from servers.models import Login, PendingLogin, RegisteredClient, Server
 from servers.oauth import pending, registered
 from servers.oauth.discovery import discover
-from servers.oauth.login import Outcome, begin_login, finish_login
 from servers.oauth.store import read_login
 from servers.oauth.types import Client, ClientNeeded, OAuthError
-from servers.services import create_server, current_data, update_server
+from servers.services import current_data, update_server
 from tests.fakes.mcp_http import running
 from tests.fakes.oauth_server import OAuthServer, Variant
+from tests.fakes.oauth_steps import (
+    HERE,
+    SESSION,
+    added_server,
+    begin,
+    callback_path,
+    finish,
+    log_in,
+)
 from umpteenth.accounts.models import AuditEntry, User
 from umpteenth.core.clock import database_now
 
 pytestmark = pytest.mark.django_db
-
-HERE = "http://127.0.0.1:8080"
-SESSION = "session-of-alice"
 
 
 @pytest.fixture
@@ -38,40 +42,15 @@ def fake() -> Iterator[OAuthServer]:
         yield server
 
 
-def server_at(fake: OAuthServer, **client: Any) -> Server:
-    oauth = OAuthClientData(**client)
-    return create_server(actor=None, data=ServerData("notes", HTTP, url=fake.url, oauth=oauth))
-
-
-def begin(server: Server, person: User, **values: Any) -> str:
-    values = {"session_key": SESSION, "base_url": HERE, **values}
-    return begin_login(server, person=person, **values)
-
-
-def finish(server: Server, person: User, back: str, **values: Any) -> Outcome:
-    """`back` is where the provider sent the browser to."""
-    values = {"session_key": SESSION, "params": parse_qs(urlsplit(back).query), **values}
-    return finish_login(server.pk, person=person, **values)
-
-
-def log_in(fake: OAuthServer, server: Server, person: User, **values: Any) -> Login:
-    finish(server, person, fake.visit(begin(server, person, **values)))
-    return Login.objects.get(server=server)
-
-
 def asked(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(address).query, keep_blank_values=True))
-
-
-def callback_path(server: Server) -> str:
-    return f"/api/mcp-servers/{server.pk}/oauth/callback"
 
 
 def test_a_login_ends_with_encrypted_tokens_that_the_server_takes(
     fake: OAuthServer, alice: User
 ) -> None:
     """P39, P43, P54: registered by itself, as Umpteenth."""
-    server = server_at(fake)
+    server = added_server(fake)
     login = log_in(fake, server, alice)
     stored = read_login(server.pk)
     assert stored is not None
@@ -95,7 +74,7 @@ def test_the_provider_is_asked_with_pkce_state_and_the_resource_byte_for_byte(
     fake: OAuthServer, alice: User
 ) -> None:
     """RFC 7636, RFC 8707, A04."""
-    server = server_at(fake)
+    server = added_server(fake)
     first, second = asked(begin(server, alice)), asked(begin(server, alice))
     assert first["resource"] == fake.resource
     assert first["code_challenge_method"] == "S256"
@@ -109,7 +88,7 @@ def test_the_provider_is_asked_with_pkce_state_and_the_resource_byte_for_byte(
 def test_what_the_database_holds_of_a_login_under_way_lets_nobody_finish_it(
     fake: OAuthServer, alice: User
 ) -> None:
-    address = begin(server_at(fake), alice)
+    address = begin(added_server(fake), alice)
     row = PendingLogin.objects.values().get()
     state = asked(address)["state"]
     assert state not in repr({**row, "private": bytes(row["private"])})
@@ -117,7 +96,7 @@ def test_what_the_database_holds_of_a_login_under_way_lets_nobody_finish_it(
 
 
 def test_a_login_makes_what_a_test_without_it_found_untrue(fake: OAuthServer, alice: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     Server.objects.update(state=Server.State.LOGIN_REQUIRED, last_error="401", failures=3)
     log_in(fake, server, alice)
     after = Server.objects.get()
@@ -127,7 +106,7 @@ def test_a_login_makes_what_a_test_without_it_found_untrue(fake: OAuthServer, al
 
 
 def test_what_was_found_on_the_way_is_stored(fake: OAuthServer, alice: User) -> None:
-    begin(server_at(fake), alice)
+    begin(added_server(fake), alice)
     server = Server.objects.get()
     assert server.oauth_advertised is True
     assert server.oauth_found["provider"]["issuer"] == fake.issuer
@@ -136,7 +115,7 @@ def test_what_was_found_on_the_way_is_stored(fake: OAuthServer, alice: User) -> 
 def test_a_search_that_failed_says_why_on_the_sheet(fake: OAuthServer, alice: User) -> None:
     """Each address with its answer."""
     fake.variant.metadata_at = ()
-    server = server_at(fake)
+    server = added_server(fake)
     with pytest.raises(OAuthError):
         begin(server, alice)
     server.refresh_from_db()
@@ -159,7 +138,7 @@ def test_addresses_that_may_not_be_called_are_not_called(
     set_network: Callable[..., None],
 ) -> None:
     """P77, I05: the guard stands before discovery, registration and the exchange."""
-    server = server_at(fake)
+    server = added_server(fake)
     if metadata:
         fake.variant.metadata = metadata
     else:
@@ -179,7 +158,7 @@ def test_what_the_server_said_last_is_where_discovery_begins(alice: User) -> Non
         resource_scopes=("of-document",),
     )
     with running(OAuthServer(variant)) as fake:
-        server_at(fake)
+        added_server(fake)
         challenge = Challenge(
             resource_metadata=f"{fake.server_origin}/about/logins.json", scope="of-challenge"
         )
@@ -193,7 +172,7 @@ def test_what_the_server_said_last_is_where_discovery_begins(alice: User) -> Non
 
 @pytest.mark.django_db(transaction=True)
 def test_a_server_that_is_deleted_on_the_way_is_told(fake: OAuthServer, alice: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     Server.objects.all().delete()
     with pytest.raises(OAuthError, match="notes was deleted meanwhile"):
         begin(server, alice)
@@ -201,7 +180,7 @@ def test_a_server_that_is_deleted_on_the_way_is_told(fake: OAuthServer, alice: U
 
 def test_discovery_runs_anew_at_each_login(fake: OAuthServer, alice: User) -> None:
     """The provider has moved meanwhile."""
-    server = server_at(fake)
+    server = added_server(fake)
     begin(server, alice)
     fake.variant.issuer_path = "/moved"
     address = begin(Server.objects.get(), alice)
@@ -210,7 +189,7 @@ def test_discovery_runs_anew_at_each_login(fake: OAuthServer, alice: User) -> No
 
 def test_a_registration_is_used_again(fake: OAuthServer, alice: User) -> None:
     """A30: for the same issuer and address."""
-    server = server_at(fake)
+    server = added_server(fake)
     clients = {asked(begin(server, alice))["client_id"] for _ in range(3)}
     assert len(clients) == 1
     assert fake.count("register") == 1
@@ -218,7 +197,7 @@ def test_a_registration_is_used_again(fake: OAuthServer, alice: User) -> None:
 
 def test_another_address_of_ours_registers_anew(fake: OAuthServer, alice: User) -> None:
     """A30: the provider insists on the redirect URI that it knows."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     log_in(fake, server, alice, base_url="http://localhost:9090")
     assert fake.count("register") == 2
@@ -227,7 +206,7 @@ def test_another_address_of_ours_registers_anew(fake: OAuthServer, alice: User) 
 
 def test_register_again_forgets_the_client_first(fake: OAuthServer, alice: User) -> None:
     """A29: the way out where a provider shows its own page for a client that it has forgotten."""
-    server = server_at(fake)
+    server = added_server(fake)
     begin(server, alice)
     fake.forget_clients()
     with pytest.raises(AssertionError, match="Unrecognized client_id"):
@@ -241,7 +220,7 @@ def test_a_client_that_is_forgotten_before_the_exchange_is_registered_again_once
     fake: OAuthServer, alice: User
 ) -> None:
     """A29: invalid_client at the token endpoint; the code belongs to the old client."""
-    server = server_at(fake)
+    server = added_server(fake)
     back = fake.visit(begin(server, alice))
     fake.forget_clients()
     outcome = finish(server, alice, back)
@@ -256,7 +235,7 @@ def test_a_client_that_is_forgotten_before_the_exchange_is_registered_again_once
 
 
 def test_a_client_registered_again_logs_in(fake: OAuthServer, alice: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     back = fake.visit(begin(server, alice))
     fake.forget_clients()
     again = finish(server, alice, back).again
@@ -267,7 +246,7 @@ def test_a_client_registered_again_logs_in(fake: OAuthServer, alice: User) -> No
 def test_without_registration_the_error_asks_for_a_client_id(alice: User) -> None:
     """P55, word for word."""
     with running(OAuthServer(Variant(registration="none"))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         with pytest.raises(ClientNeeded) as caught:
             begin(server, alice)
     assert (
@@ -282,7 +261,7 @@ def test_the_operators_client_wins_and_its_secret_is_a_reference(
 ) -> None:
     """P56, P57: nothing is registered, and the secret's value is stored nowhere."""
     create_secret(actor=None, name="CLIENT_SECRET", data=SecretData("value-of-the-secret"))
-    server = server_at(fake, client_id="ours", secret="{{secret:CLIENT_SECRET}}")
+    server = added_server(fake, client_id="ours", secret="{{secret:CLIENT_SECRET}}")
     callback = f"{HERE}/api/mcp-servers/{server.pk}/oauth/callback"
     fake.add_client("ours", secret="value-of-the-secret", redirect_uris=[callback])
     begin(server, alice)
@@ -300,7 +279,7 @@ def test_a_client_secret_that_does_not_resolve_fails_before_anybody_leaves(
     fake: OAuthServer, alice: User
 ) -> None:
     """E05: it is named; U24-U27: a secret may be meant for other hosts."""
-    server = server_at(fake, client_id="ours", secret="{{secret:MISSING}}")
+    server = added_server(fake, client_id="ours", secret="{{secret:MISSING}}")
     with pytest.raises(OAuthError, match="MISSING not found"):
         begin(server, alice)
     scope = SecretData("x", allowed_hosts=["elsewhere.example"])
@@ -312,7 +291,7 @@ def test_a_client_secret_that_does_not_resolve_fails_before_anybody_leaves(
 def test_the_operators_scopes_replace_what_the_server_asks_for(alice: User) -> None:
     """P58."""
     with running(OAuthServer(Variant(challenge_scope="mcp", resource_scopes=("mcp",)))) as fake:
-        found = asked(begin(server_at(fake), alice))
+        found = asked(begin(added_server(fake), alice))
         assert found["scope"] == "mcp"
         server = Server.objects.get()
         data = current_data(server)
@@ -324,7 +303,7 @@ def test_the_operators_scopes_replace_what_the_server_asks_for(alice: User) -> N
 def test_a_login_for_more_rights_asks_for_what_it_had_and_what_was_missing(alice: User) -> None:
     """403 insufficient_scope: rights are added, none is lost."""
     with running(OAuthServer(Variant(resource_scopes=("basic",)))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         log_in(fake, server, alice)
         Server.objects.update(oauth_wanted="write")
         fake.variant.resource_scopes = ()
@@ -335,7 +314,7 @@ def test_a_login_for_more_rights_asks_for_what_it_had_and_what_was_missing(alice
 def test_a_client_is_registered_anew_for_scopes_that_the_old_one_did_not_name(alice: User) -> None:
     """RFC 7591, 2: providers such as the SDK's hold a client to the scopes of its registration."""
     with running(OAuthServer(Variant(resource_scopes=("basic",)))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         first = log_in(fake, server, alice)
         Server.objects.update(oauth_wanted="write")
         server.refresh_from_db()
@@ -353,7 +332,7 @@ def test_a_client_is_registered_anew_for_scopes_that_the_old_one_did_not_name(al
 def test_invalid_scope_leads_to_the_provider_once_more_without_scopes(alice: User) -> None:
     variant = Variant(resource_scopes=("odd",), refuses_scopes=True)
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         first = begin(server, alice)
         again = finish(server, alice, fake.visit(first)).again
         assert "scope" not in asked(again)
@@ -366,7 +345,7 @@ def test_invalid_scope_leads_to_the_provider_once_more_without_scopes(alice: Use
 def test_invalid_scope_twice_is_told(alice: User) -> None:
     variant = Variant(resource_scopes=("odd",), decision="invalid_scope")
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         again = finish(server, alice, fake.visit(begin(server, alice))).again
         with pytest.raises(OAuthError, match="invalid_scope"):
             finish(server, alice, fake.visit(again))
@@ -375,7 +354,7 @@ def test_invalid_scope_twice_is_told(alice: User) -> None:
 def test_invalid_scope_without_scopes_is_told_at_once(alice: User) -> None:
     """There is nothing to leave out: the browser would go to and fro for ever."""
     with running(OAuthServer(Variant(decision="invalid_scope"))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         with pytest.raises(OAuthError, match="invalid_scope"):
             finish(server, alice, fake.visit(begin(server, alice)))
 
@@ -391,7 +370,7 @@ def test_the_method_that_worked_is_kept_with_the_client(alice: User) -> None:
         auth_methods=("client_secret_post",),
     )
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         log_in(fake, server, alice)
         kept = registered.find(fake.issuer, f"{HERE}{callback_path(server)}")
         assert kept is not None
@@ -404,14 +383,14 @@ def test_the_method_that_worked_is_kept_with_the_client(alice: User) -> None:
 def test_the_operators_own_scopes_are_not_dropped(alice: User) -> None:
     """Whoever asks for scopes must learn that they are refused (P58)."""
     with running(OAuthServer(Variant(refuses_scopes=True))) as fake:
-        server = server_at(fake, scopes="odd")
+        server = added_server(fake, scopes="odd")
         with pytest.raises(OAuthError, match="invalid_scope") as caught:
             finish(server, alice, fake.visit(begin(server, alice)))
     assert "Correct the scopes" in caught.value.hint
 
 
 def test_members_do_not_log_in(fake: OAuthServer, alice: User, bob: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     with pytest.raises(NotAllowed, match="Ask an administrator"):
         begin(server, bob)
     back = fake.visit(begin(server, alice))
@@ -427,7 +406,7 @@ def test_where_a_login_would_not_be_used_none_is_begun(
     how: str, fake: OAuthServer, alice: User
 ) -> None:
     """P35, P49."""
-    server = server_at(fake)
+    server = added_server(fake)
     if how == "header":
         server.has_authorization = True
     elif how == "token_ref":
@@ -452,7 +431,7 @@ def test_a_login_lasts_ten_minutes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P42: by the database's clock."""
-    server = server_at(fake)
+    server = added_server(fake)
     back = fake.visit(begin(server, alice))
     later = database_now() + timedelta(seconds=seconds)
     monkeypatch.setattr(pending, "database_now", lambda: later)

@@ -22,8 +22,8 @@ from servers.services import current_data, delete_server, duplicate_server, upda
 from tests.fakes.login_rows import logged_in
 from tests.fakes.mcp_http import Reply, running
 from tests.fakes.oauth_server import OAuthServer, Variant
+from tests.fakes.oauth_steps import HERE, added_server, begin, log_in
 from tests.fakes.server_rows import http_server
-from tests.units.test_oauth_login import HERE, begin, log_in, server_at
 from umpteenth.accounts.models import AuditEntry, User
 from umpteenth.core.clock import database_now
 
@@ -60,7 +60,7 @@ def test_logging_out_removes_the_login_and_gives_its_tokens_back(
     fake: OAuthServer, alice: User
 ) -> None:
     """P52, RFC 7009."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     stored = read_login(server.pk)
     assert stored is not None
@@ -77,7 +77,7 @@ def test_logging_out_makes_untrue_what_was_found_with_the_login(
     fake: OAuthServer, alice: User
 ) -> None:
     """A test under way is stale, and health looks anew."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     version = Server.objects.get().connection_version
     Server.objects.update(
@@ -92,7 +92,7 @@ def test_logging_out_makes_untrue_what_was_found_with_the_login(
 
 
 def test_logging_out_twice_is_no_error(fake: OAuthServer, alice: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     assert log_out(server, actor=None)
     assert not log_out(server, actor=None)
@@ -100,7 +100,7 @@ def test_logging_out_twice_is_no_error(fake: OAuthServer, alice: User) -> None:
 
 
 def test_members_do_not_log_out(fake: OAuthServer, alice: User, bob: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     with pytest.raises(NotAllowed, match="Ask an administrator"):
         log_out(server, actor=bob)
@@ -118,7 +118,7 @@ def test_the_login_goes_whatever_the_provider_says(answer: str, alice: User) -> 
     else:
         variant.metadata = {"revocation_endpoint": "http://127.0.0.1:9/revoke"}
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         log_in(fake, server, alice)
         assert log_out(server, actor=alice)
         assert not Login.objects.exists()
@@ -136,7 +136,7 @@ def test_a_provider_that_does_not_answer_is_given_up(
         return Reply(200, {}, b"")
 
     with running(OAuthServer(Variant(replies={"/revoke": silent}))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         log_in(fake, server, alice)
         with caplog.at_level("INFO", "servers.oauth.revoking"):
             log_out(server, actor=alice)
@@ -148,7 +148,7 @@ def test_an_operators_client_gives_tokens_back_with_its_secret(
     fake: OAuthServer, alice: User
 ) -> None:
     create_secret(actor=None, name="CLIENT_SECRET", data=SecretData("value-of-it"))
-    server = server_at(fake, client_id="ours", secret="{{secret:CLIENT_SECRET}}")
+    server = added_server(fake, client_id="ours", secret="{{secret:CLIENT_SECRET}}")
     callback = f"{HERE}/api/mcp-servers/{server.pk}/oauth/callback"
     fake.add_client("ours", secret="value-of-it", redirect_uris=[callback])
     log_in(fake, server, alice)
@@ -159,7 +159,7 @@ def test_an_operators_client_gives_tokens_back_with_its_secret(
 
 def test_a_secret_that_is_gone_keeps_nobody_logged_in(fake: OAuthServer, alice: User) -> None:
     create_secret(actor=None, name="CLIENT_SECRET", data=SecretData("value-of-it"))
-    server = server_at(fake, client_id="ours", secret="{{secret:CLIENT_SECRET}}")
+    server = added_server(fake, client_id="ours", secret="{{secret:CLIENT_SECRET}}")
     callback = f"{HERE}/api/mcp-servers/{server.pk}/oauth/callback"
     fake.add_client("ours", secret="value-of-it", redirect_uris=[callback])
     log_in(fake, server, alice)
@@ -170,7 +170,7 @@ def test_a_secret_that_is_gone_keeps_nobody_logged_in(fake: OAuthServer, alice: 
 
 def test_a_login_that_no_key_opens_can_be_left(fake: OAuthServer, alice: User) -> None:
     """E09."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     Login.objects.update(key_id="lost")
     assert log_out(server, actor=alice)
@@ -193,7 +193,7 @@ def test_a_login_ends_with_what_it_was_for(
     change: dict[str, Any], fake: OAuthServer, alice: User
 ) -> None:
     """P53: and a login that is under way with it."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     begin(server, alice)
     edit(server, **change)
@@ -219,7 +219,7 @@ def test_a_login_outlasts_every_other_edit(
     change: dict[str, Any], fake: OAuthServer, alice: User
 ) -> None:
     """P53, P49: a header beats it and does not end it."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     edit(server, **change)
     assert Login.objects.exists()
@@ -231,7 +231,7 @@ def test_a_machines_login_ends_with_all_that_it_is_made_of(
     change: dict[str, Any], fake: OAuthServer, alice: User
 ) -> None:
     """It logs in again by itself, with the new secret."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     stored = read_login(server.pk)
     assert stored is not None
@@ -261,7 +261,7 @@ def test_a_query_is_part_of_the_address() -> None:
 
 def test_an_edit_that_fails_ends_no_login(fake: OAuthServer, alice: User) -> None:
     """In one transaction with the change: the other server's name is taken."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     copy = duplicate_server(server, actor=None)
     with pytest.raises(Exception, match="exists already"):
@@ -273,7 +273,7 @@ def test_an_edit_that_fails_ends_no_login(fake: OAuthServer, alice: User) -> Non
 def test_a_transaction_that_is_undone_tells_the_provider_nothing(
     fake: OAuthServer, alice: User
 ) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     with transaction.atomic():
         log_out(server, actor=alice)
@@ -284,7 +284,7 @@ def test_a_transaction_that_is_undone_tells_the_provider_nothing(
 
 def test_a_deleted_server_leaves_nothing_behind(fake: OAuthServer, alice: User) -> None:
     """P53: neither here nor at the provider."""
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     begin(server, alice)
     delete_server(server, actor=alice)
@@ -294,7 +294,7 @@ def test_a_deleted_server_leaves_nothing_behind(fake: OAuthServer, alice: User) 
 
 
 def test_registrations_of_other_servers_stay(fake: OAuthServer, alice: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     other = duplicate_server(server, actor=None)
     log_in(fake, Server.objects.get(pk=other.pk), alice)
@@ -303,7 +303,7 @@ def test_registrations_of_other_servers_stay(fake: OAuthServer, alice: User) -> 
 
 
 def test_a_copy_has_no_login(fake: OAuthServer, alice: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     log_in(fake, server, alice)
     copy = duplicate_server(server, actor=None)
     assert not Login.objects.filter(server=copy).exists()

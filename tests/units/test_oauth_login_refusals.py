@@ -20,7 +20,7 @@ from servers.oauth.types import OAuthError
 from servers.services import current_data, update_server
 from tests.fakes.mcp_http import running
 from tests.fakes.oauth_server import OAuthServer, Variant
-from tests.units.test_oauth_login import SESSION, begin, finish, server_at
+from tests.fakes.oauth_steps import SESSION, added_server, begin, finish
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import create_user
 
@@ -67,7 +67,7 @@ def test_an_answer_that_is_none_consumes_nothing(
     change: dict[str, list[str]], words: str, fake: OAuthServer, alice: User
 ) -> None:
     """I07: a forged callback cannot burn the login that is under way."""
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     assert words in str(refused(server, alice, {**good, **change}))
     assert fake.count("token") == 0
@@ -77,7 +77,7 @@ def test_an_answer_that_is_none_consumes_nothing(
 
 def test_an_answer_counts_once(fake: OAuthServer, alice: User) -> None:
     """I07: a callback that is sent again finishes nothing, and the login stays."""
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     finish(server, alice, "", params=good)
     assert "finished already" in str(refused(server, alice, good))
@@ -88,7 +88,7 @@ def test_an_answer_counts_once(fake: OAuthServer, alice: User) -> None:
 def test_another_person_cannot_finish_a_login(fake: OAuthServer, alice: User) -> None:
     """I08: nor does the attempt cost its owner anything."""
     carol = create_user(name="carol", password="a phrase to tell", administrator=True)
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     assert "Somebody else began" in str(refused(server, carol, good))
     finish(server, alice, "", params=good)
@@ -99,7 +99,7 @@ def test_another_session_of_the_same_person_cannot_finish_a_login(
     fake: OAuthServer, alice: User
 ) -> None:
     """I08: an attacker who made a person's other browser open the address gains nothing."""
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     assert "another browser" in str(refused(server, alice, good, session_key="another"))
     assert PendingLogin.objects.exists()
@@ -108,7 +108,7 @@ def test_another_session_of_the_same_person_cannot_finish_a_login(
 
 def test_a_login_of_one_server_is_none_of_another(fake: OAuthServer, alice: User) -> None:
     """I08: the state of server 1 used for server 2."""
-    server = server_at(fake)
+    server = added_server(fake)
     other = Server.objects.create(
         name="other", transport="http", url=fake.url, private=server.private, key_id=server.key_id
     )
@@ -119,7 +119,7 @@ def test_a_login_of_one_server_is_none_of_another(fake: OAuthServer, alice: User
 
 def test_two_logins_at_once_are_two_logins(fake: OAuthServer, alice: User) -> None:
     """Two tabs: each comes back to its own; the later one counts."""
-    server = server_at(fake)
+    server = added_server(fake)
     first, second = (fake.visit(begin(server, alice)) for _ in range(2))
     finish(server, alice, second)
     late = Login.objects.get()
@@ -145,7 +145,7 @@ def test_the_issuer_of_the_answer_is_checked_before_the_exchange(
 ) -> None:
     """A33, RFC 9207."""
     with running(OAuthServer(Variant(iss=iss, sends_issuer=sends))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         good = params(fake.visit(begin(server, alice)))
         if works:
             finish(server, alice, "", params=good)
@@ -160,7 +160,7 @@ def test_nothing_of_an_answer_from_elsewhere_is_shown(alice: User) -> None:
         iss="https://evil.example", decision="access_denied", error_description="Call +1 900"
     )
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         error = refused(server, alice, params(fake.visit(begin(server, alice))))
     assert "Call" not in error.words
     assert "denied" not in error.words
@@ -171,7 +171,7 @@ def test_a_denial_is_told_in_the_providers_words(alice: User) -> None:
     words = "<script>alert(1)</script>\x1b[31m\u202e No " + "x" * 5000
     variant = Variant(decision="access_denied", error_description=words)
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         good = params(fake.visit(begin(server, alice)))
         error = refused(server, alice, good)
         host = f"127.0.0.1:{fake.provider.port}"
@@ -188,14 +188,14 @@ def test_a_denial_is_told_in_the_providers_words(alice: User) -> None:
 def test_errors_of_the_provider_are_named(code: str, alice: User) -> None:
     """RFC 6749, 4.1.2.1."""
     with running(OAuthServer(Variant(decision=code))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         error = refused(server, alice, params(fake.visit(begin(server, alice))))
     assert f"({code}) by 127.0.0.1" in str(error)
 
 
 def test_a_code_that_is_refused_logs_nobody_in(fake: OAuthServer, alice: User) -> None:
     """In the provider's words, which the exchange reads."""
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     refused(server, alice, {**good, "code": ["made-up"]})
     assert not Login.objects.exists()
@@ -218,7 +218,7 @@ def test_a_server_that_was_changed_meanwhile_gets_no_login(
     change: dict[str, Any], fake: OAuthServer, alice: User
 ) -> None:
     """Bound to the server's address and client settings (issue 4, section 3; P53)."""
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     edit(Server.objects.get(), **change)
     refused(server, alice, good)
@@ -227,7 +227,7 @@ def test_a_server_that_was_changed_meanwhile_gets_no_login(
 
 
 def test_a_change_of_other_settings_does_not_disturb(fake: OAuthServer, alice: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     edit(Server.objects.get(), name="renamed", headers=(Entry("X-More", "1"),))
     finish(server, alice, "", params=good)
@@ -249,7 +249,7 @@ def test_a_change_during_the_exchange_is_seen_before_the_login_is_stored(
         edit(Server.objects.get(), url="http://127.0.0.1:9/other")
         return tokens
 
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     monkeypatch.setattr(login, "_exchange", slow)
     assert "changed during the login" in str(refused(server, alice, good))
@@ -258,7 +258,7 @@ def test_a_change_during_the_exchange_is_seen_before_the_login_is_stored(
 
 
 def test_a_server_that_was_deleted_meanwhile_is_no_fault(fake: OAuthServer, alice: User) -> None:
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     pk = server.pk
     server.delete()
@@ -271,7 +271,7 @@ def test_of_two_callbacks_at_the_same_moment_one_counts(
     fake: OAuthServer, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I07: single use, whatever the timing: both have found the login before either takes it."""
-    server = server_at(fake)
+    server = added_server(fake)
     good = params(fake.visit(begin(server, alice)))
     both, results = Barrier(2), []
     take = pending.take
