@@ -19,6 +19,7 @@ from uuid import UUID, uuid4
 
 from celery.beat import Scheduler as CeleryScheduler
 from django.db import DatabaseError, IntegrityError, connection
+from django.db.models import Q
 
 from jobs import lifecycle, schedule, triggers
 from jobs.models import Job, Lease, Run
@@ -146,7 +147,9 @@ def take_lease(holder: str, now: datetime) -> bool:
     until = now + LEASE_TIME
     if lease.filter(holder=holder).update(expires_at=until):
         return True
-    if lease.filter(expires_at__lt=now).update(holder=holder, expires_at=until):
+    # One that is longer than any was taken before the clock was put back. `now` may be old.
+    is_over = Q(expires_at__lt=now) | Q(expires_at__gt=until + LEASE_TIME)
+    if lease.filter(is_over).update(holder=holder, expires_at=until):
         return True
     if lease.exists():
         return False

@@ -196,7 +196,8 @@ def _end(stored: Stored, ended: str, reason: str, now: datetime) -> bool:
 
 
 def _is_new(row: Login, now: datetime) -> bool:
-    return row.refreshed_at is not None and now - row.refreshed_at < NEW_FOR
+    # A clock that was put back makes nothing new.
+    return row.refreshed_at is not None and abs(now - row.refreshed_at) < NEW_FOR
 
 
 def _lies_unused(row: Login, now: datetime) -> bool:
@@ -236,7 +237,11 @@ def _shall_not_ask(stored: Stored, wish: Wish, now: datetime) -> bool:
     """Whether the last answer was of no use, and it is too early for the next question: those who
     waited for it make do with it as well."""
     row = stored.row
-    cooling = not row.lease_token and row.lease_until is not None and row.lease_until > now
+    cooling = (
+        not row.lease_token
+        and row.lease_until is not None
+        and now < row.lease_until <= now + 2 * COOLING
+    )
     pausing = row.refresh_due_at is not None and row.refresh_due_at > now
     return cooling or (
         bool(row.refresh_failures) and pausing and not wish.awake and _lasts(stored, wish, now)
@@ -254,8 +259,11 @@ def _make_do(stored: Stored, wish: Wish, now: datetime) -> Stored:
 
 def _take_lease(stored: Stored, now: datetime) -> bool:
     token = secrets.token_urlsafe(24)
+    # One that is longer than any was taken before the clock was put back. `now` may be old.
+    far = now + 2 * LEASE
+    is_over = Q(lease_until=None) | Q(lease_until__lte=now) | Q(lease_until__gt=far)
     mine = Login.objects.filter(
-        Q(lease_until=None) | Q(lease_until__lte=now),
+        is_over,
         pk=stored.row.pk,
         version=stored.version,
         ended="",

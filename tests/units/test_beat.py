@@ -209,6 +209,14 @@ class TestLease:
         assert second.sweep(NOW + timedelta(seconds=26))
         assert not first.sweep(NOW + timedelta(seconds=27))
 
+    def test_a_clock_that_is_put_back_leaves_no_lease_that_lasts_for_hours(
+        self, sent: list[str]
+    ) -> None:
+        first, second = beat.Sweeper(), beat.Sweeper()
+        assert first.sweep(NOW)
+        assert second.sweep(NOW - timedelta(hours=1))
+        assert not first.sweep(NOW - timedelta(hours=1, seconds=2))
+
     def test_a_beat_that_ends_hands_over_at_once(self, sent: list[str]) -> None:
         first, second = beat.Sweeper(), beat.Sweeper()
         assert first.sweep(NOW)

@@ -344,13 +344,31 @@ def test_the_lease_of_a_process_that_died_runs_out(fake: OAuthServer) -> None:
     assert renewed(server) == access_token(server)
 
 
+@pytest.mark.parametrize("holder", ["dead", ""])
+def test_a_clock_that_is_put_back_leaves_no_lease_that_lasts_for_hours(
+    fake: OAuthServer, holder: str
+) -> None:
+    server = logged_in_at(fake, lasts=OVER)
+    change(server, lease_token=holder, lease_until=timezone.now() + HOUR)
+    renewed(server)
+    assert fake.grants.outcomes == [("refresh_token", "ok")]
+
+
+def test_a_clock_that_is_put_back_makes_no_token_new(fake: OAuthServer) -> None:
+    """A36: its refusal is no reason to end the login."""
+    server = logged_in_at(fake, refreshed_at=timezone.now() + HOUR)
+    before = access_token(server)
+    assert renewed(server, refused(server)) != before
+    assert not login_of(server).row.ended
+
+
 def test_nobody_waits_for_a_lease_for_ever(
     fake: OAuthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refresh, "WAIT_AT_MOST", 0.3)
     monkeypatch.setattr(refresh, "POLL", 0.05)
     server = logged_in_at(fake, lasts=OVER)
-    change(server, lease_token="busy", lease_until=timezone.now() + HOUR)
+    change(server, lease_token="busy", lease_until=timezone.now() + refresh.LEASE)
     with pytest.raises(ServerUnavailable, match="Another process has been refreshing"):
         renewed(server)
     assert fake.count("token") == 0
