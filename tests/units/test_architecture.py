@@ -228,8 +228,8 @@ def test_http_goes_out_through_one_door(path: Path) -> None:
     assert not [name for name in called if makes_one.fullmatch(name)]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").glob("*/test_*.py")), ids=str)
-def test_what_tests_share_is_in_no_file_of_tests(path: Path) -> None:
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/units").glob("test_*.py")), ids=str)
+def test_what_fast_tests_share_is_in_no_file_of_tests(path: Path) -> None:
     """It is in `tests.fakes` or beside them, where a reader looks for it."""
     assert not {name for name in imports(path) if ".test_" in name}
 
