@@ -145,7 +145,7 @@ def while_a_test_is_stored(name: str, what: str) -> dict[str, Any]:
 
     def store() -> None:
         found: Any = Found(FoundServer(), ToolList([Tool("late")]))  # type: ignore[arg-type]
-        checks._succeed(check, str(token), found, Masker({}), {"warnings": []})
+        checks._succeed(check, str(token), found, None, Masker({}), {"warnings": []})
 
     results._lock = slowly  # type: ignore[assignment]
     thread = threading.Thread(target=closing, args=(store,), daemon=True)
