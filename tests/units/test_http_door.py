@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from tests.fakes.mcp_http import FakeHttp, Reply
+from umpteenth.core import http
 from umpteenth.core.http import (
     MAX_SHOWN_URL,
     USER_AGENT,
@@ -31,6 +33,17 @@ async def test_a_client_says_who_it_is_and_follows_no_redirect() -> None:
     assert server.requests[0].headers["user-agent"] == USER_AGENT
     assert server.requests[0].headers["x-extra"] == "1"
     assert len(server.requests) == 1
+
+
+async def test_no_log_holds_a_whole_address(caplog: pytest.LogCaptureFixture) -> None:
+    """U60: the client's own logs name each address with its query."""
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    http._keep_quiet.cache_clear()
+    with caplog.at_level(logging.DEBUG):
+        async with FakeHttp() as server, async_client(timeout=5) as client:
+            await client.get(f"{server.url}?key=canary")
+    assert "canary" not in caplog.text
 
 
 async def test_the_time_outs_are_those_that_were_asked_for() -> None:
