@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal
 
-from servers.mcp.bodies import drain
+from servers.mcp.bodies import dismiss
 from servers.mcp.types import Challenge, Credentials
 from servers.oauth.challenge import parse_challenges
 
@@ -50,10 +50,7 @@ class Bearer:
             raise
         if not another:
             return response
-        try:
-            await drain(response)
-        finally:
-            await response.aclose()
+        await dismiss(response)
         response = await send(_header(another))
         if response.status_code == HTTPStatus.UNAUTHORIZED and sure:
             await self.credentials.given_up(another, challenge_of(response) or Challenge())

@@ -96,6 +96,14 @@ async def read_beginning(response: httpx2.Response, limit: int, seconds: float) 
     return bytes(body[:limit])
 
 
+async def dismiss(response: httpx2.Response) -> None:
+    """Be done with an answer that nobody reads."""
+    try:
+        await drain(response)
+    finally:
+        await response.aclose()
+
+
 async def drain(response: httpx2.Response) -> None:
     """Read what little there is: a connection with an unread body cannot be used again."""
     if response.is_closed or content_type(response) == "text/event-stream":

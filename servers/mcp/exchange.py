@@ -16,6 +16,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urljoin
@@ -29,7 +30,7 @@ from servers.mcp.bodies import (
     OFFERED_CODINGS,
     charset_of,
     content_type,
-    drain,
+    dismiss,
     read_beginning,
     text_of,
 )
@@ -77,6 +78,16 @@ CHECK_HOST: Final = (
 _CREDENTIAL: Final = re.compile(r"auth|token|key|secret|cookie|password|credential", re.IGNORECASE)
 
 
+@dataclass(frozen=True)
+class _Message:
+    """A request, wherever it goes."""
+
+    method: str
+    headers: Mapping[str, str]
+    content: bytes | None
+    refusal: Refusal
+
+
 class Door:
     """The HTTP client of one connection, bound to the origin of its server."""
 
@@ -116,7 +127,8 @@ class Door:
         limit = request_limit(self._settings.request_timeout)
         try:
             async with deadlines.timeout(limit.seconds if method == "GET" else None):
-                response = await self._ask(method, url, headers, content, patient, refusal)
+                message = _Message(method, headers, content, refusal)
+                response = await self._ask(message, url, patient)
         except TimeoutError:
             raise ServerUnavailable(
                 f"{public_url(url)} did not begin to answer within {limit.seconds:g} seconds "
@@ -131,77 +143,50 @@ class Door:
         finally:
             await response.aclose()
 
-    async def _ask(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        content: bytes | None,
-        patient: bool,
-        refusal: Refusal,
-    ) -> httpx2.Response:
-        response = await self._follow(method, url, headers, content, refusal)
+    async def _ask(self, message: _Message, url: str, patient: bool) -> httpx2.Response:
+        response = await self._follow(message, url)
         if not patient or response.status_code not in BUSY:
             return response
-        await _dismiss(response)
+        await dismiss(response)
         await asyncio.sleep(_retry_after(response))
-        return await self._follow(method, url, headers, content, refusal)
+        return await self._follow(message, url)
 
-    async def _follow(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        content: bytes | None,
-        refusal: Refusal,
-    ) -> httpx2.Response:
+    async def _follow(self, message: _Message, url: str) -> httpx2.Response:
         asked = url
         for _ in range(MAX_REDIRECTS + 1):
-            response = await self._send(method, url, headers, content, refusal)
+            response = await self._send(message, url)
             if not response.has_redirect_location:
                 if asked == self._settings.url:
                     self.moved_to = url if url != asked and response.is_success else ""
                 return response
-            await _dismiss(response)
-            url = self._next_url(response, method, url)
+            await dismiss(response)
+            url = self._next_url(response, message.method, url)
         raise ServerUnavailable(
             f"{public_url(url)} redirects again and again.", "Check the address."
         )
 
-    async def _send(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        content: bytes | None,
-        refusal: Refusal,
-    ) -> httpx2.Response:
+    async def _send(self, message: _Message, url: str) -> httpx2.Response:
         is_own = same_origin(url, self._settings.url)
         own = self._headers if is_own else {}
 
         async def send(authorization: Mapping[str, str]) -> httpx2.Response:
-            return await self._send_once(
-                method, url, [*own.items(), *authorization.items()], headers, content
-            )
+            return await self._send_once(message, url, [*own.items(), *authorization.items()])
 
         if self._bearer is None or not is_own:
             return await send({})
-        return await self._bearer.send(send, refusal)
+        return await self._bearer.send(send, message.refusal)
 
     async def _send_once(
-        self,
-        method: str,
-        url: str,
-        own: list[tuple[str, str]],
-        headers: Mapping[str, str],
-        content: bytes | None,
+        self, message: _Message, url: str, own: list[tuple[str, str]]
     ) -> httpx2.Response:
         # Those of the protocol win, in whatever case the person wrote theirs.
-        given = [*own, ("accept-encoding", OFFERED_CODINGS), *headers.items()]
+        given = [*own, ("accept-encoding", OFFERED_CODINGS), *message.headers.items()]
         merged = {name.lower(): value for name, value in given}
         # As bytes: the client would refuse the upper half of Latin-1 in text.
         lines = [(name.encode(), value.encode("latin-1")) for name, value in merged.items()]
-        request = self.client.build_request(method, url, headers=lines, content=content)
+        request = self.client.build_request(
+            message.method, url, headers=lines, content=message.content
+        )
         response = await self.client.send(request, stream=True, follow_redirects=False)
         if len(self.client.cookies.jar) > MAX_COOKIES:
             self.client.cookies.clear()
@@ -382,13 +367,6 @@ def not_mcp(response: httpx2.Response, url: str) -> NotMcp:
         )
     what = f"with {own_words(kind, 100)}" if kind else "without a content type"
     return NotMcp(f"{shown} answers {what}, not as an MCP server.", "Check the address.")
-
-
-async def _dismiss(response: httpx2.Response) -> None:
-    try:
-        await drain(response)
-    finally:
-        await response.aclose()
 
 
 def _rpc_error(body: bytes) -> RpcRefusal | None:
