@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from django.db import transaction
@@ -17,7 +16,7 @@ from servers import health
 from servers.access import require_to_log_in
 from servers.models import Login, PendingLogin, Server
 from servers.oauth import registered
-from servers.oauth.operator import operator_secret
+from servers.oauth.operator import with_secret
 from servers.oauth.revoking import revoke_later
 from servers.oauth.store import read_login
 from umpteenth.accounts.models import User
@@ -90,10 +89,8 @@ def _prepare_revocation(server: Server) -> Callable[[], object] | None:
         stored = read_login(server.pk)
         if stored is None or not stored.secrets.provider.revocation_endpoint:
             return None
-        client = stored.secrets.client
-        if client.kind == "operator":
-            endpoint = stored.secrets.provider.revocation_endpoint
-            client = replace(client, secret=operator_secret(server, endpoint))
+        endpoint = stored.secrets.provider.revocation_endpoint
+        client = with_secret(stored.secrets.client, server, endpoint)
     except (CryptoError, SecretError, KeyError, TypeError) as error:
         logger.warning("The login of %s is not revoked: %s", server.name, error)
         return None

@@ -33,7 +33,7 @@ from servers.oauth.grants import (
     new_state,
     new_verifier,
 )
-from servers.oauth.operator import operator_secret, require_its_issuer
+from servers.oauth.operator import operator_secret, require_its_issuer, with_secret
 from servers.oauth.pending import AGAIN, Begun
 from servers.oauth.registration import register
 from servers.oauth.revoking import revoke_later
@@ -227,10 +227,7 @@ def _register(provider: Provider, redirect_uri: str, scopes: tuple[str, ...]) ->
 
 
 def _exchange(server: Server, begun: Begun, code: str) -> LoginSecrets:
-    client = begun.client
-    if client.kind == "operator":
-        secret = operator_secret(server, begun.provider.token_endpoint)
-        client = replace(client, secret=secret)
+    client = with_secret(begun.client, server, begun.provider.token_endpoint)
     exchange = exchange_code(
         begun.provider,
         client,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from secrets_vault import services as vault
 from servers.models import Server
 from servers.oauth.metadata import same_issuer
-from servers.oauth.types import OAuthError, Provider
+from servers.oauth.types import Client, OAuthError, Provider
 from servers.private import read_private
 from umpteenth.core.http import public_url
 from umpteenth.core.masking import known_values
@@ -26,6 +27,14 @@ def require_its_issuer(server: Server, provider: Provider) -> None:
         "If that is right, take the Client ID out under Edit, OAuth client, and save; then enter "
         "the one of the new authorization server.",
     )
+
+
+def with_secret(client: Client, server: Server, endpoint: str) -> Client:
+    """A stored client as it shows itself to this endpoint: an operator's is stored without its
+    secret, which is among the server's settings. Raises the vault's `SecretError`."""
+    if client.kind != "operator":
+        return client
+    return replace(client, secret=operator_secret(server, endpoint))
 
 
 def operator_secret(server: Server, endpoint: str) -> str:

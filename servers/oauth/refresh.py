@@ -27,7 +27,7 @@ from secrets_vault import services as vault
 from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Login, Server
 from servers.oauth import store
-from servers.oauth.operator import operator_secret
+from servers.oauth.operator import with_secret
 from servers.oauth.revoking import revoke_later
 from servers.oauth.store import AWAKE_FOR, Stored
 from servers.oauth.types import Client, LoginSecrets, OAuthError, ProviderRefusal, Tokens
@@ -294,12 +294,11 @@ def _refresh(place: Place, stored: Stored) -> None:
 def _ask(place: Place, stored: Stored) -> tuple[Tokens, Client]:
     from servers.oauth import grants
 
-    login, client = stored.secrets, stored.secrets.client
+    login = stored.secrets
     server = Server.objects.filter(pk=place.server_id).first()
     if server is None:
         raise OAuthError("The server is gone.")
-    if client.kind == "operator":
-        client = replace(client, secret=operator_secret(server, login.provider.token_endpoint))
+    client = with_secret(login.client, server, login.provider.token_endpoint)
     give_back()
     if login.machine:
         # With those for the lack of which a call was refused since.
