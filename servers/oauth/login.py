@@ -1,6 +1,6 @@
 """A person logs in to a server: to the provider, and back with tokens (P37-P42, P54-P58).
 
-`begin_login` finds the provider, is somebody there, and says where the browser goes.
+`begin_login` finds the provider and a client to be there, and says where the browser goes.
 `finish_login` takes the answer that the browser brings back. Between them lies `PendingLogin`.
 No transaction is open while the provider is asked.
 """
