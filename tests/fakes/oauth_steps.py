@@ -20,10 +20,10 @@ HERE = "http://127.0.0.1:8080"
 SESSION = "session-of-alice"
 
 
-def added_server(fake: OAuthServer, **client: Any) -> Server:
+def added_server(fake: OAuthServer, name: str = "notes", **client: Any) -> Server:
     """As somebody has added it; `client` are fields of its OAuth client."""
     oauth = OAuthClientData(**client)
-    return create_server(actor=None, data=ServerData("notes", HTTP, url=fake.url, oauth=oauth))
+    return create_server(actor=None, data=ServerData(name, HTTP, url=fake.url, oauth=oauth))
 
 
 def begin(server: Server, person: User, **values: Any) -> str:

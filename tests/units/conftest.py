@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 from django.test import Client
+from pytest_django import Settings
 
 from umpteenth.accounts import context, dashboard, search
 from umpteenth.accounts.models import User
 
 ClientFor = Callable[[User | None], Client]
+SetAppUrl = Callable[[str | None], None]
 
 
 @pytest.fixture
@@ -34,6 +36,18 @@ def client_for() -> ClientFor:
         return client
 
     return make
+
+
+@pytest.fixture
+def set_app_url(settings: Settings) -> SetAppUrl:
+    """What the configuration says that Umpteenth's address is."""
+
+    def change(url: str | None) -> None:
+        app = settings.OPTIONS.app.model_copy(update={"url": url})
+        settings.OPTIONS = settings.OPTIONS.model_copy(update={"app": app})
+        settings.ALLOWED_HOSTS = ["*"]
+
+    return change
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -11,16 +11,14 @@ import pytest
 from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
-from pytest_django import Settings
 
 from servers import checks
-from servers.definition import HTTP, OAuthClientData, ServerData
 from servers.models import Check, Login, PendingLogin, Server
-from servers.services import create_server
 from tests.fakes.mcp_http import running
 from tests.fakes.oauth_server import OAuthServer, Variant
+from tests.fakes.oauth_steps import added_server
 from tests.fakes.server_rows import stdio_server
-from tests.units.conftest import ClientFor
+from tests.units.conftest import ClientFor, SetAppUrl
 from umpteenth.accounts.models import User
 from umpteenth.accounts.tokens import create_token
 
@@ -40,21 +38,6 @@ def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
 def fake() -> Iterator[OAuthServer]:
     with running(OAuthServer()) as server:
         yield server
-
-
-@pytest.fixture
-def set_app_url(settings: Settings) -> Callable[[str | None], None]:
-    def change(url: str | None) -> None:
-        app = settings.OPTIONS.app.model_copy(update={"url": url})
-        settings.OPTIONS = settings.OPTIONS.model_copy(update={"app": app})
-        settings.ALLOWED_HOSTS = ["*"]
-
-    return change
-
-
-def server_at(fake: OAuthServer, name: str = "notes", **client: Any) -> Server:
-    data = ServerData(name, HTTP, url=fake.url, oauth=OAuthClientData(**client))
-    return create_server(actor=None, data=data)
 
 
 def at(name: str, server: Server) -> str:
@@ -82,7 +65,7 @@ def toast(response: Any) -> str:
 
 def test_a_login_from_button_to_tools(fake: OAuthServer, administrator_client: Client) -> None:
     """P38, P39: toast, test dialog, and no parameter of the answer in the address."""
-    server = server_at(fake)
+    server = added_server(fake)
     address = start(administrator_client, server)
     assert address.startswith(fake.endpoint("authorize"))
     response = come_back(administrator_client, fake.visit(address))
@@ -98,7 +81,7 @@ def test_a_login_from_button_to_tools(fake: OAuthServer, administrator_client: C
 
 def test_htmx_is_told_where_to_go(fake: OAuthServer, administrator_client: Client) -> None:
     """A redirect would be followed by the script, which the provider does not let in."""
-    response = administrator_client.post(at("oauth_login", server_at(fake)), headers=HTMX)
+    response = administrator_client.post(at("oauth_login", added_server(fake)), headers=HTMX)
     assert response.status_code == 200
     assert response["HX-Redirect"].startswith(fake.endpoint("authorize"))
 
@@ -107,7 +90,7 @@ def test_where_the_browser_comes_back_to_is_where_it_is(
     fake: OAuthServer, administrator_client: Client
 ) -> None:
     """P40: the path word for word."""
-    server = server_at(fake)
+    server = added_server(fake)
     address = start(administrator_client, server)
     query = dict(parse_qsl(urlsplit(address).query))
     path = f"/api/mcp-servers/{server.pk}/oauth/callback"
@@ -132,11 +115,11 @@ def test_a_browser_at_another_address_than_app_url_is_told_before_it_leaves(
     works: bool,
     fake: OAuthServer,
     administrator_client: Client,
-    set_app_url: Callable[[str | None], None],
+    set_app_url: SetAppUrl,
 ) -> None:
     """P40: it would come back without its session."""
     set_app_url("https://ump.example.org")
-    server = server_at(fake)
+    server = added_server(fake)
     address = start(administrator_client, server, headers)
     if works:
         query = dict(parse_qsl(urlsplit(address).query))
@@ -151,7 +134,7 @@ def test_a_browser_at_another_address_than_app_url_is_told_before_it_leaves(
 def test_what_fails_before_the_provider_is_a_toast(administrator_client: Client) -> None:
     """P55, on the page that asked."""
     with running(OAuthServer(Variant(registration="none"))) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         sheet = reverse("servers:detail", args=[server.pk])
         address = at("oauth_login", server)
         response = administrator_client.post(address, {"next": sheet}, headers=BROWSER)
@@ -161,7 +144,7 @@ def test_what_fails_before_the_provider_is_a_toast(administrator_client: Client)
 
 def test_a_program_gets_the_reason_as_json(administrator_client: Client) -> None:
     with running(OAuthServer(Variant(registration="none"))) as fake:
-        response = administrator_client.post(at("oauth_login", server_at(fake)))
+        response = administrator_client.post(at("oauth_login", added_server(fake)))
     assert response.status_code == 422
     assert "needs an OAuth client ID" in response.json()["detail"]
 
@@ -184,7 +167,7 @@ def test_servers_without_logins_say_so(administrator_client: Client) -> None:
 
 @pytest.mark.parametrize("name", ["oauth_login", "oauth_logout"])
 def test_members_learn_whom_to_ask(name: str, fake: OAuthServer, member_client: Client) -> None:
-    response = member_client.post(at(name, server_at(fake)), headers=BROWSER)
+    response = member_client.post(at(name, added_server(fake)), headers=BROWSER)
     assert response.status_code == 403
     assert "Ask an administrator to log in." in response.content.decode()
     assert not PendingLogin.objects.exists()
@@ -199,7 +182,7 @@ def test_an_api_token_neither_begins_nor_ends_a_login(
     headers = {"Authorization": f"Bearer {text}"}
     client = Client()
     send = client.get if name == "oauth_callback" else client.post
-    response = send(at(name, server_at(fake)), headers=headers)
+    response = send(at(name, added_server(fake)), headers=headers)
     assert response.status_code == 403
     assert "An API token can neither begin nor end a login" in response.json()["detail"]
     assert not PendingLogin.objects.exists()
@@ -209,7 +192,7 @@ def test_another_site_cannot_begin_a_login(fake: OAuthServer, alice: User) -> No
     """CSRF-checked: nobody is sent to a provider by a page of somebody else."""
     client = Client(enforce_csrf_checks=True)
     client.force_login(alice)
-    response = client.post(at("oauth_login", server_at(fake)), headers=BROWSER)
+    response = client.post(at("oauth_login", added_server(fake)), headers=BROWSER)
     assert response.status_code == 403
     assert fake.counts.total() == 0
 
@@ -218,7 +201,7 @@ def test_signed_out_the_answer_is_a_page_that_says_what_to_do(
     fake: OAuthServer, administrator_client: Client
 ) -> None:
     """I08: nothing is consumed, and no code ends up in an address to sign in."""
-    server = server_at(fake)
+    server = added_server(fake)
     back = fake.visit(start(administrator_client, server))
     response = come_back(Client(), back)
     assert response.status_code == 403
@@ -233,7 +216,7 @@ def test_signed_in_anew_the_answer_is_of_another_session(
     fake: OAuthServer, administrator_client: Client, alice: User
 ) -> None:
     """I08."""
-    server = server_at(fake)
+    server = added_server(fake)
     back = fake.visit(start(administrator_client, server))
     administrator_client.logout()
     administrator_client.force_login(alice)
@@ -247,7 +230,7 @@ def test_another_persons_answer_is_refused(
     fake: OAuthServer, administrator_client: Client, member_client: Client
 ) -> None:
     """I08: second person's callback."""
-    server = server_at(fake)
+    server = added_server(fake)
     back = fake.visit(start(administrator_client, server))
     response = come_back(member_client, back)
     assert "Only administrators" in toast(response)
@@ -258,7 +241,7 @@ def test_an_answer_that_is_sent_again_changes_nothing(
     fake: OAuthServer, administrator_client: Client
 ) -> None:
     """I07: replayed callback, such as a reloaded page."""
-    server = server_at(fake)
+    server = added_server(fake)
     back = fake.visit(start(administrator_client, server))
     come_back(administrator_client, back)
     login = Login.objects.get()
@@ -272,7 +255,7 @@ def test_a_denial_comes_back_as_a_toast_without_markup(administrator_client: Cli
     """I07: the description is shown as text."""
     variant = Variant(decision="access_denied", error_description="<script>alert(1)</script>")
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         response = come_back(administrator_client, fake.visit(start(administrator_client, server)))
     assert response["Location"] == LIST
     page = administrator_client.get(LIST).content.decode()
@@ -285,7 +268,7 @@ def test_the_provider_may_be_visited_once_more(administrator_client: Client) -> 
     """invalid_scope: the browser goes on by itself."""
     variant = Variant(resource_scopes=("odd",), refuses_scopes=True)
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         again = come_back(administrator_client, fake.visit(start(administrator_client, server)))
         assert again["Location"].startswith(fake.endpoint("authorize"))
         come_back(administrator_client, fake.visit(again["Location"]))
@@ -296,7 +279,7 @@ def test_a_test_that_was_begun_without_the_login_is_not_the_one_that_is_shown(
     fake: OAuthServer, administrator_client: Client
 ) -> None:
     """P39: the dialog shows what the login has unlocked."""
-    server = server_at(fake)
+    server = added_server(fake)
     before = checks.request_check(server, actor=None)
     response = come_back(administrator_client, fake.visit(start(administrator_client, server)))
     assert response["Location"] != f"{LIST}?check={before.pk}"
@@ -307,7 +290,7 @@ def test_log_out_leads_back_to_where_it_was_asked(
     fake: OAuthServer, administrator_client: Client
 ) -> None:
     """P52."""
-    server = server_at(fake)
+    server = added_server(fake)
     come_back(administrator_client, fake.visit(start(administrator_client, server)))
     sheet = reverse("servers:detail", args=[server.pk])
     address = at("oauth_logout", server)
@@ -325,7 +308,7 @@ def test_a_login_is_begun_by_a_form_alone(
     method: str, fake: OAuthServer, administrator_client: Client
 ) -> None:
     """A link or an image cannot send anybody off."""
-    response = getattr(administrator_client, method)(at("oauth_login", server_at(fake)))
+    response = getattr(administrator_client, method)(at("oauth_login", added_server(fake)))
     assert response.status_code == 405
     assert fake.counts.total() == 0
 
@@ -334,17 +317,17 @@ def test_register_again_is_a_field_of_the_form(
     fake: OAuthServer, administrator_client: Client
 ) -> None:
     """A29."""
-    server = server_at(fake)
+    server = added_server(fake)
     start(administrator_client, server)
     start(administrator_client, server, register_again="on")
     assert fake.count("register") == 2
 
 
 def test_the_client_document_is_public_where_umpteenth_is(
-    client: Client, fake: OAuthServer, set_app_url: Callable[[str | None], None]
+    client: Client, fake: OAuthServer, set_app_url: SetAppUrl
 ) -> None:
     """draft-ietf-oauth-client-id-metadata-document: the address is the client's ID."""
-    server = server_at(fake)
+    server = added_server(fake)
     address = at("oauth_client", server)
     assert client.get(address).status_code == 404
     set_app_url("https://ump.example.org")
@@ -360,21 +343,21 @@ def test_the_client_document_is_public_where_umpteenth_is(
 
 @pytest.mark.parametrize("url", ["http://ump.example.org", "https://localhost", "https://10.1.2.3"])
 def test_where_no_provider_could_read_it_there_is_no_client_document(
-    url: str, client: Client, fake: OAuthServer, set_app_url: Callable[[str | None], None]
+    url: str, client: Client, fake: OAuthServer, set_app_url: SetAppUrl
 ) -> None:
     set_app_url(url)
-    assert client.get(at("oauth_client", server_at(fake))).status_code == 404
+    assert client.get(at("oauth_client", added_server(fake))).status_code == 404
 
 
 def test_servers_without_logins_have_no_client_document(
-    client: Client, set_app_url: Callable[[str | None], None]
+    client: Client, set_app_url: SetAppUrl
 ) -> None:
     set_app_url("https://ump.example.org")
     assert client.get(at("oauth_client", stdio_server())).status_code == 404
 
 
 def test_a_provider_that_reads_client_documents_is_given_ours(
-    administrator_client: Client, set_app_url: Callable[[str | None], None]
+    administrator_client: Client, set_app_url: SetAppUrl
 ) -> None:
     """Issue 4, section 2: before dynamic registration."""
     set_app_url("https://ump.example.org")
@@ -382,7 +365,7 @@ def test_a_provider_that_reads_client_documents_is_given_ours(
         takes_client_documents=True, metadata={"client_id_metadata_document_supported": True}
     )
     with running(OAuthServer(variant)) as fake:
-        server = server_at(fake)
+        server = added_server(fake)
         address = start(administrator_client, server, {"Host": "ump.example.org"})
         assert fake.count("register") == 0
     query = dict(parse_qsl(urlsplit(address).query))

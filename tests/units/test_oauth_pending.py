@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_django import Settings
 
 from secrets_vault.services import ensure_key_ring, rotate_keys
 from servers.models import PendingLogin, RegisteredClient, Server
@@ -20,6 +19,7 @@ from servers.private import private_columns, read_private
 from tests.fakes.login_rows import ISSUER, logged_in, provider
 from tests.fakes.server_rows import http_server
 from tests.fakes.vault import use_ring_in
+from tests.units.conftest import SetAppUrl
 from umpteenth.accounts.models import User
 from umpteenth.core.clock import database_now
 from umpteenth.core.masking import known_values
@@ -204,10 +204,6 @@ class TestRegistrations:
 
 
 class TestAddresses:
-    def set_app_url(self, settings: Settings, url: str | None) -> None:
-        app = settings.OPTIONS.app.model_copy(update={"url": url})
-        settings.OPTIONS = settings.OPTIONS.model_copy(update={"app": app})
-
     @pytest.mark.parametrize(
         ("app_url", "browser", "found"),
         [
@@ -220,10 +216,14 @@ class TestAddresses:
         ],
     )
     def test_app_url_is_what_counts_where_the_browser_is_there(
-        self, app_url: str | None, browser: str, found: str, settings: Settings
+        self,
+        app_url: str | None,
+        browser: str,
+        found: str,
+        set_app_url: SetAppUrl,
     ) -> None:
         """P40: written as in the configuration, since providers compare character by character."""
-        self.set_app_url(settings, app_url)
+        set_app_url(app_url)
         assert base_url(browser) == found
 
     @pytest.mark.parametrize(
@@ -237,10 +237,10 @@ class TestAddresses:
         ],
     )
     def test_any_other_address_is_named_beside_app_url(
-        self, browser: str, settings: Settings
+        self, browser: str, set_app_url: SetAppUrl
     ) -> None:
         """P40."""
-        self.set_app_url(settings, "https://h.example")
+        set_app_url("https://h.example")
         with pytest.raises(OAuthError) as caught:
             base_url(browser)
         assert f"opened at {browser}, " in caught.value.message

@@ -76,7 +76,8 @@ def test_a_refresh_token_that_was_taken_back_is_told_in_the_same_words(fake: OAu
     run = execute(job_with(server))
     assert reason_of(run) == "The OAuth login expired. Log in again under MCP Servers."
     [event] = payloads_of(run, "server.unavailable")
-    assert "invalid_grant" in event["hint"] or "refused" in event["hint"]
+    assert "The refresh token is revoked" in event["hint"]
+    assert "(invalid_grant)" in event["hint"]
     server.refresh_from_db()
     assert server.state == Server.State.LOGIN_REQUIRED
 

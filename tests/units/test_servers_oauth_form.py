@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
-from pytest_django import Settings
 
 from servers import checks
 from servers.models import Server
 from servers.services import read_private
 from tests.fakes.server_rows import http_server, stdio_server
+from tests.units.conftest import SetAppUrl
 from tests.units.forms_of_pages import Fields, fields_of
 
 pytestmark = pytest.mark.django_db
@@ -63,7 +63,7 @@ def is_open(html: str) -> bool:
 
 
 def test_the_callback_url_stands_there_once_the_server_exists(
-    administrator_client: Client, settings: Settings
+    administrator_client: Client,
 ) -> None:
     """P40, P56: to be copied, as the provider wants to know it."""
     server = http_server()
@@ -77,18 +77,16 @@ def test_the_callback_url_stands_there_once_the_server_exists(
 
 
 def test_the_callback_url_follows_app_url_and_warns_where_the_browser_is_elsewhere(
-    administrator_client: Client, settings: Settings
+    administrator_client: Client, set_app_url: SetAppUrl
 ) -> None:
     """P40: the login would come back without a session."""
     server = http_server()
-    app = settings.OPTIONS.app.model_copy(update={"url": "https://ump.example.org"})
-    settings.OPTIONS = settings.OPTIONS.model_copy(update={"app": app})
+    set_app_url("https://ump.example.org")
     html = part(form_of(administrator_client, server))
     path = reverse("servers_api:oauth_callback", args=[server.pk])
     assert f'value="https://ump.example.org{path}"' in html
     assert "Open Umpteenth at https://ump.example.org and log in there" in html
     assert "http://testserver" in html
-    settings.ALLOWED_HOSTS = ["ump.example.org"]
     same = administrator_client.get(
         edit_address(server), headers={"host": "ump.example.org"}, secure=True
     )
