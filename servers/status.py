@@ -15,7 +15,8 @@ from umpteenth.core import clock
 
 
 class Auth(models.TextChoices):
-    """How requests to a server are authenticated (P46-P51)."""
+    # P46-P51; the docstring stands in openapi.json.
+    """How requests to a server are authenticated."""
 
     OAUTH = "oauth", "OAuth"
     NOT_LOGGED_IN = "not_logged_in", "Not logged in"

@@ -255,7 +255,7 @@ def own_words(body: Mapping[str, Any], sent: Masker) -> str:
     )
     words = found.strip()
     if code and code not in words:
-        words = f"{words} ({code})" if words else code
+        words = f"{words.removesuffix('.')} ({code})" if words else code
     return clean(sent.mask(clean(words)), MAX_WORDS)  # cut last: half a secret is not found
 
 

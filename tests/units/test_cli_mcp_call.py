@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from servers.policy import Policy
 from tests.fakes.mcp_http import FakeHttp, running
 from tests.fakes.mcp_server import Behaviour, object_schema
+from tests.fakes.oauth_server import OAuthServer, Variant
 from tests.fakes.server_rows import http_server
 from umpteenth.cli import mcp, mcp_call
 from umpteenth.cli.mcp_call import ProgressLine
@@ -86,6 +87,14 @@ def test_a_token_that_cannot_be_sent_is_noted(fake: FakeHttp) -> None:
 def test_a_tool_that_the_policy_keeps_is_refused_with_a_way_out(fake: FakeHttp) -> None:
     http_server("fake", url=fake.url, policy=Policy(blocked_tools=("echo",)))
     assert "the tool policy on the server's page" in call("echo").stderr
+
+
+def test_a_login_that_is_missing_is_told_in_sentences() -> None:
+    """P71."""
+    with running(OAuthServer(Variant())) as provider:
+        http_server("fake", url=provider.url)
+        words = call("echo").stderr
+    assert "401 Unauthorized: invalid_token. Log in under MCP Servers, add an" in words
 
 
 def test_progress_is_shown_on_a_terminal_only(

@@ -187,11 +187,13 @@ def test_a_test_that_wants_a_login_says_where_to_log_in(settings: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("why", ["nothing advertised", "machine", "stdio"])
+@pytest.mark.parametrize("why", ["nothing advertised", "stdio"])
 def test_where_nobody_could_log_in_a_test_tells_of_tokens(why: str) -> None:
-    if why == "stdio":
-        server = stdio_server("a")
-    else:
-        machine = {"oauth_kind": "machine"} if why == "machine" else {"oauth_advertised": None}
-        server = oauth_server("a", **machine)
+    server = stdio_server("a") if why == "stdio" else oauth_server("a", oauth_advertised=None)
     assert "token_ref" in mcp._login_words(Check(server=server))
+
+
+def test_a_test_of_a_client_that_cannot_log_in_leads_to_its_settings() -> None:
+    words = mcp._login_words(Check(server=oauth_server("a", oauth_kind="machine")))
+    assert "umpteenth mcp set a oauth_client_id=ID" in words
+    assert "token_ref" not in words

@@ -172,7 +172,7 @@ class TestFailures:
         error = failed(body, status)
         assert isinstance(error, ProviderRefusal)
         assert (error.error, error.status) == ("invalid_grant", status)
-        assert error.message == f"{PLACE} refused the request: Gone. (invalid_grant)."
+        assert error.message == f"{PLACE} refused the request: Gone (invalid_grant)."
         assert error.hint == "Log in again."
 
     @pytest.mark.parametrize(

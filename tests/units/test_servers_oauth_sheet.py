@@ -133,6 +133,15 @@ def test_a_login_that_is_over_says_why(member_client: Client, moment: Any) -> No
     assert "Over since 1 h ago" in login_section(member_client, server)
 
 
+def test_a_login_that_only_ran_out_says_what_that_means(member_client: Client) -> None:
+    """P48."""
+    server = oauth_server()
+    logged_in(server, lasts=-HOUR, refresh=False)
+    words = login_section(member_client, server)
+    assert "Runs that use the server fail until somebody logs in again." in words
+    assert "Ends" not in words
+
+
 def test_rights_that_calls_lacked_are_named_until_the_login_has_them(
     member_client: Client,
 ) -> None:
@@ -184,6 +193,13 @@ def test_a_client_that_the_provider_may_have_forgotten_can_be_registered_again(
     words = login_section(administrator_client, server)
     assert "A login that was begun 3 min ago did not come back." in words
     assert "Register again" in words
+    assert "register it again" in words
+    changed(server, oauth_client_id="ours")
+    words = login_section(administrator_client, server)
+    assert "compare Client ID and Callback URL" in words
+    assert "egister again" not in words
+    assert "register it" not in words
+    changed(server, oauth_client_id="")
     pending.delete()
     login = logged_in(server)
     assert "Register again" not in sheet(administrator_client, server)

@@ -170,10 +170,17 @@ def _print_result(result: dict[str, Any], check: Check) -> None:
 
 def _login_words(check: Check) -> str:
     """The same as the hint says, in commands."""
+    from servers.definition import MACHINE
+
     name = check.server.name
     check.server.refresh_from_db()
     if words := login_words(check.server):
         return words
+    if check.server.oauth_kind == MACHINE:
+        return (
+            f"Correct the client: umpteenth mcp set {name} oauth_client_id=ID "
+            "'oauth_client_secret={{secret:NAME}}'"
+        )
     return (
         "Send a token: umpteenth secret set TOKEN, then: "
         f"umpteenth mcp set {name} token_ref=@TOKEN\n"

@@ -12,7 +12,7 @@ from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_words import get_server
 from umpteenth.cli.output import emit_json, fail, json_option
 from umpteenth.cli.seconds import Seconds
-from umpteenth.core.text import clean, read_json
+from umpteenth.core.text import clean, read_json, with_full_stop
 
 if TYPE_CHECKING:
     from servers.models import Server
@@ -86,12 +86,12 @@ def _call(
     try:
         result = asyncio.run(work)
     except (SecretError, ServerError) as error:
-        words = " ".join(part for part in (str(error), getattr(error, "hint", "")) if part)
+        words, hint = str(error), getattr(error, "hint", "")
         return {
             "ok": False,
             "text": "",
             "structured": None,
-            "error": words,
+            "error": f"{with_full_stop(words)} {hint}" if hint else words,
             "duration_ms": round((time.monotonic() - began) * 1000, 1),
         }
     finally:
