@@ -137,9 +137,7 @@ def delete(request: Request, pk: UUID) -> HttpResponse:
         "cancel_url": reverse("servers:list"),
         "server": server,
     }
-    return render_page(
-        request, "servers/delete.html", context, partial="partials/confirm.html"
-    )
+    return render_page(request, "servers/delete.html", context, partial="partials/confirm.html")
 
 
 @require_GET
@@ -159,9 +157,7 @@ def log_out(request: Request, pk: UUID) -> HttpResponse:
         "cancel_url": reverse("servers:detail", args=[pk]),
         "server": server,
     }
-    return render_page(
-        request, "servers/log_out.html", context, partial="partials/confirm.html"
-    )
+    return render_page(request, "servers/log_out.html", context, partial="partials/confirm.html")
 
 
 def _uuid(text: str) -> UUID | None:
