@@ -12,10 +12,11 @@ from servers.oauth.registration import NO_REGISTRATION
 from servers.oauth.scopes import scopes_to_request
 from servers.oauth.state import LoginState, login_state, login_warning
 from servers.oauth.types import Advertised, ClientKind
-from servers.oauth.words import EXPIRED, NOT_LOGGED_IN
+from servers.oauth.words import EXPIRED, NO_REFRESH, NOT_LOGGED_IN
 from servers.status import Auth, auth_status, login_of
 from umpteenth.core.config import get_options
 from umpteenth.core.http import public_url, shown_host
+from umpteenth.core.text import with_full_stop
 
 _KINDS: Final[dict[str, ClientKind]] = {
     "operator": "operator",
@@ -140,6 +141,13 @@ class ShownLogin:
             return self.server.oauth_scopes
         given = {"operator": self.server.oauth_scopes, "wanted": self.server.oauth_wanted}
         return " ".join(scopes_to_request(self.advertised, **given))
+
+    @property
+    def why_over(self) -> str:
+        """In the words of whoever ended it."""
+        if self.login is None or not self.is_over:
+            return ""
+        return with_full_stop(self.login.ended_reason or NO_REFRESH)
 
     @property
     def over_since(self) -> datetime | None:

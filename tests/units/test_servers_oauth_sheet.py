@@ -138,7 +138,10 @@ def test_a_login_that_only_ran_out_says_what_that_means(member_client: Client) -
     server = oauth_server()
     logged_in(server, lasts=-HOUR, refresh=False)
     words = login_section(member_client, server)
-    assert "Runs that use the server fail until somebody logs in again." in words
+    over = "The access token is over, and the provider gave no refresh token."
+    assert f"{over} Runs that use the server fail until somebody logs in again." in words
+    changed(server, has_authorization=True)
+    assert "Runs that use the server fail" not in login_section(member_client, server)
     assert "Ends" not in words
 
 
