@@ -6,9 +6,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from servers.checks import request_check, run_check
 from servers.definition import HTTP, STDIO, UNIX, Entry, ServerData
 from servers.mcp.types import Tool, ToolList
-from servers.models import Server
+from servers.models import Check, Server
 from servers.services import create_server, store_success
 from tests.fakes.mcp_server import Behaviour
 
@@ -54,6 +55,15 @@ def changed(server: Server, **columns: Any) -> Server:
     Server.objects.filter(pk=server.pk).update(**columns)
     server.refresh_from_db()
     return server
+
+
+def after_test(server: Server) -> Check:
+    """What a person's test finds, done here and now."""
+    check = request_check(server, actor=None)
+    assert run_check(check.pk)
+    check.refresh_from_db()
+    server.refresh_from_db()
+    return check
 
 
 def behaviour_argument(behaviour: Behaviour | None = None) -> str:

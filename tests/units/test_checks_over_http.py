@@ -15,11 +15,10 @@ from django.urls import reverse
 from secrets_vault.models import Secret
 from secrets_vault.services import set_secret
 from servers import checks
-from servers.checks import request_check, run_check
 from servers.models import Check, Server
 from tests.fakes.mcp_http import FakeHttp, running
 from tests.fakes.mcp_server import TOOLS, Behaviour, object_schema
-from tests.fakes.server_rows import http_server
+from tests.fakes.server_rows import after_test, http_server
 from tests.units.forms_of_pages import fields_of
 
 pytestmark = pytest.mark.django_db
@@ -36,14 +35,6 @@ def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def fake() -> Iterator[FakeHttp]:
     with running(FakeHttp()) as server:
         yield server
-
-
-def after_test(server: Server) -> Check:
-    check = request_check(server, actor=None)
-    assert run_check(check.pk)
-    check.refresh_from_db()
-    server.refresh_from_db()
-    return check
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -10,12 +10,12 @@ from datetime import timedelta
 import pytest
 
 from servers import calling, checks
-from servers.checks import request_check, run_check
 from servers.mcp.types import LoginRequired
-from servers.models import Check, Server, Tool
+from servers.models import Server, Tool
 from tests.fakes.mcp_http import JSON, Reply, Request
 from tests.fakes.oauth_logins import change, logged_in_at, login_of
 from tests.fakes.oauth_server import OAuthServer, running
+from tests.fakes.server_rows import after_test
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,14 +50,6 @@ def betraying(fake: OAuthServer) -> None:
         return Reply(200, {"content-type": JSON}, json.dumps(answer).encode())
 
     fake.variant.replies = {"/mcp": betray}
-
-
-def after_test(server: Server) -> Check:
-    check = request_check(server, actor=None)
-    assert run_check(check.pk)
-    check.refresh_from_db()
-    server.refresh_from_db()
-    return check
 
 
 def test_a_test_refreshes_the_login_and_keeps_no_token_that_it_got(fake: OAuthServer) -> None:
