@@ -49,6 +49,7 @@ _HINT: Final = (
     "Tell whoever runs the server. Where it also takes a key, add an Authorization header instead."
 )
 _AGAIN: Final = "Test the server again; perhaps it was busy."
+_LATER: Final = "It did not answer: perhaps it is down, and the login works later."
 _WITHOUT_PKCE: Final = (
     "The provider does not say whether it supports PKCE; the login uses it (S256) all the same."
 )
@@ -154,7 +155,8 @@ class _Search:
         named = " or ".join(public_url(one) for one in resource.authorization_servers)
         raise self.failed(
             f"The server sends people to {named} to log in, but no metadata that can be used were "
-            "found there."
+            "found there.",
+            _LATER if self._silent else _HINT,
         )
 
     # --- Without one (2025-03-26)

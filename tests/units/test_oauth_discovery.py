@@ -154,6 +154,12 @@ async def test_the_error_lists_each_address_with_its_answer(reply: Reply, words:
     assert error.hint
 
 
+async def test_a_provider_that_is_down_is_worth_another_attempt() -> None:
+    silent = Reply(raw=b"", abort=True)
+    _, error = await failure(Variant(replies={OAUTH: silent, OIDC: silent}))
+    assert error.hint == "It did not answer: perhaps it is down, and the login works later."
+
+
 async def test_redirects_are_followed_to_another_origin() -> None:
     async with OAuthServer(Variant(replies={OAUTH: Reply(307, {"location": OIDC})})) as fake:
         fake.variant.metadata_at = ("oidc-inserted",)
