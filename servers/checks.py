@@ -352,11 +352,14 @@ def _fail(
     columns: dict[str, Any] | None = None,
     looked: Looked | None = None,
 ) -> bool:
+    # Nobody logs in for a client that does it by itself: its own words say what to do.
+    by_itself = check.server.oauth_kind == Server.LoginKind.MACHINE
+    shown = error if by_itself else with_looked(error, looked)
     with transaction.atomic():
         mine = _mine(check, token).update(
             status=Check.Status.DONE,
             finished_at=database_now(),
-            **failure_columns(with_looked(error, looked), masker),
+            **failure_columns(shown, masker),
             **(columns or {}),
         )
         if mine:

@@ -15,7 +15,7 @@ from django.urls import reverse
 from secrets_vault.services import set_secret
 from servers import checks
 from servers.checks import cancel_check, make_check, request_check, run_check
-from servers.definition import Entry
+from servers.definition import MACHINE, Entry, OAuthClientData
 from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Check, Login, Server
 from servers.oauth.types import Advertised, DiscoveryFailed, Looked
@@ -77,6 +77,16 @@ def test_a_server_that_wants_a_login_is_asked_how() -> None:
     assert found.challenge_scopes == ("a", "b")
     assert found.resource_scopes == ("c",)
     assert server.oauth_error == ""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nobody_is_sent_to_log_in_for_a_client_that_does_it_by_itself() -> None:
+    client = OAuthClientData(kind=MACHINE, client_id="stranger", secret="so-very-secret")
+    with a_server(Variant(), oauth=client) as (_, server):
+        check = after_test(server)
+    assert check.outcome == "login_required"
+    assert "The client could not log in" in check.error
+    assert check.hint == "Check the Client ID and the client secret in the server's settings."
 
 
 def test_a_server_that_lets_everybody_in_and_has_no_logins() -> None:
