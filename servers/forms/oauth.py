@@ -18,7 +18,10 @@ from servers.oauth.operator_client import MAX_CLIENT_ID, MAX_CLIENT_SECRET, MAX_
 from servers.private import Private
 
 PREFIX: Final = "oauth"
-_ID_HELP = "Given out by the provider. Empty: Umpteenth registers itself at the login."
+_ID_HELP = (
+    "Given out by the provider. Empty: Umpteenth registers itself when a person logs in, where the "
+    "provider lets it."
+)
 _SECRET_HELP = (
     "For a secret use the key button; a value typed here is stored encrypted and never shown "
     "again. A private key in PEM signs requests and is never sent. Leave it empty for a public "

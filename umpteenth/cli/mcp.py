@@ -28,6 +28,7 @@ def command() -> None:
     """MCP servers: add, test, call, switch on and off.
 
     Name, address, headers, variables and tool policy of one that is there change on its page.
+    People log in on its page, too; the test of a server that wants a login names it.
     """
 
 
