@@ -30,8 +30,14 @@ EXECUTE = "jobs.tasks.execute_run"
 
 @pytest.fixture(autouse=True)
 def _empty_queue() -> Iterator[None]:
+    """Other tests may have left hints, as services do."""
+    _forget_hints()
     yield
-    for path in queue_folder().iterdir():
+    _forget_hints()
+
+
+def _forget_hints() -> None:
+    for path in queue_folder().glob("*"):
         path.unlink()
 
 

@@ -210,7 +210,7 @@ class TestCode:
                 )  # fmt: skip
         error = caught.value
         assert (error.error, error.status) == ("invalid_grant", 400)
-        assert "The code verifier does not match." in error.message
+        assert "The code verifier does not match" in error.message
         assert error.hint == "Log in again."
         assert code not in error.message
 
@@ -292,9 +292,7 @@ class TestOtherMethod:
         replies = [json_reply(first, 401), json_reply({"error": "invalid_client"}, 401)]
         async with Endpoint(replies) as endpoint:
             client = Client("mine", "operator", POST, "s3cret")
-            with pytest.raises(
-                ProviderRefusal, match=r"Wrong secret\. \(invalid_client\)"
-            ) as caught:
+            with pytest.raises(ProviderRefusal, match=r"Wrong secret \(invalid_client\)") as caught:
                 await grants.client_credentials(endpoint.provider, client, resource="", scopes=())
         assert caught.value.hint.startswith("Check the Client ID and the client secret")
 

@@ -222,7 +222,7 @@ class TestRefusals:
         assert (error.error, error.status) == ("access_denied", 403)
         assert error.message == (
             f"{endpoint.origin}/endpoint refused to register Umpteenth: "
-            "Only for partners. (access_denied)."
+            "Only for partners (access_denied)."
         )
         assert error.hint.startswith("Register Umpteenth with the authorization server by hand")
         assert len(endpoint.requests) == 1
