@@ -27,6 +27,7 @@ from tests.e2e.site import (
     running_site,
     served,
 )
+from tests.fakes.oauth_server import OAuthServer, Variant, running
 from umpteenth.core.config import PROJECT_ROOT
 
 EXAMPLES = PROJECT_ROOT / "docs" / "examples"
@@ -81,9 +82,10 @@ def main(directory: Path) -> None:
         running_site(home) as site,
         everything_over_http(home) as everything,
         weather(home) as forecast,
+        running(OAuthServer(Variant(decision="ask"))) as tickets,
         sync_playwright() as playwright,
     ):
-        site.fill_with("tests.e2e.pictures", "fill", everything, forecast)
+        site.fill_with("tests.e2e.pictures", "fill", everything, forecast, tickets.url)
         browser = playwright.chromium.launch(**CHROMIUM)  # type: ignore[arg-type]
         photograph(browser, site, directory)
         browser.close()
@@ -118,6 +120,15 @@ def photograph(browser: Browser, site: Site, directory: Path) -> None:
     shoot(dark, directory / "timeline-dark.png")
 
     light.goto("/servers/")
+    server_row(light, "tickets").get_by_role("button", name="Log in").click()
+    light.get_by_role("button", name="Approve").click()
+    expect(dialog(light).get_by_text("Connected", exact=True).first).to_be_visible()
+    light.keyboard.press("Escape")
+    server_row(light, "tickets").get_by_role("link", name="tickets", exact=True).click()
+    expect(light.get_by_role("heading", name="Login")).to_be_visible()
+    shoot(light, directory / "login.png")
+
+    light.goto("/servers/")
     server_row(light, "everything").get_by_role("button", name="Test everything").click()
     expect(dialog(light).get_by_text("Connected", exact=True).first).to_be_visible()
     shoot(light, directory / "test.png")
@@ -149,7 +160,7 @@ def shoot(page: Page, path: Path) -> None:
     )
 
 
-def fill(everything: str, forecast: str) -> None:
+def fill(everything: str, forecast: str, tickets: str) -> None:
     """In a process of its own, on the site's data."""
     from umpteenth.cli.bootstrap import setup
 
@@ -172,6 +183,7 @@ def fill(everything: str, forecast: str) -> None:
     for data in (
         ServerData("weather", HTTP, "Forecasts for the morning", url=forecast, headers=(bearer,)),
         ServerData("everything", HTTP, "One of each kind of tool", url=everything),
+        ServerData("tickets", HTTP, "Issues, behind a login", url=tickets),
         ServerData("memory", STDIO, "A graph of what was learned", command="npx", args=package),
     ):
         request_check(create_server(actor=alice, data=data), actor=alice)
