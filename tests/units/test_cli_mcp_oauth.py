@@ -118,6 +118,14 @@ def test_a_wrong_client_is_refused_and_nothing_changes() -> None:
     assert Server.objects.get().version == 1
 
 
+def test_a_server_that_is_a_command_takes_no_client() -> None:
+    """It would be dropped without a word."""
+    stdio_server("a")
+    result = run("set", "a", "oauth_client_id=ours")
+    assert (result.exit_code, "only servers over HTTP" in result.stderr) == (1, True)
+    assert run("set", "a", "oauth_client_id=").exit_code == 0
+
+
 def test_set_names_the_pieces_in_its_help() -> None:
     text = run("set", "--help").output
     assert all(name in text for name in mcp_oauth.SETTINGS)

@@ -12,6 +12,7 @@ import click
 
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_words import get_server
+from umpteenth.cli.output import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,10 +76,12 @@ def client_of(given: dict[str, Any]) -> OAuthClientData | None:
 
 def changed_client(server: Server, changes: dict[str, str]) -> OAuthClientData | None:
     """The client of a server with the changes of `mcp set`; None where there are none."""
-    from servers.definition import PERSON
+    from servers.definition import HTTP, PERSON
     from servers.services import stored_client
 
     values = {SETTINGS[name]: value for name, value in changes.items() if name in SETTINGS}
+    if any(values.values()) and server.transport != HTTP:
+        fail(f"{server.name} has no login: only servers over HTTP have one.")
     if "kind" in values:
         values["kind"] = values["kind"] or PERSON
     return replace(stored_client(server), **values) if values else None
