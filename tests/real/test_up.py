@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
+from umpteenth.cli.up import running_address
 from umpteenth.supervisor import umpteenth_command
 
 START_LIMIT = 40.0  # seconds; two cores that other tests use, too
@@ -184,6 +185,11 @@ def test_a_child_that_is_killed_starts_again_on_the_same_address(
     assert {child.pid for child in site.children().values()}.isdisjoint(
         {child.pid for child in before.values()}
     )
+
+
+def test_other_commands_know_its_address(start: Callable[..., Site]) -> None:
+    site = start()
+    assert running_address(site.data_dir) == site.address
 
 
 def test_a_second_one_on_the_same_data_directory_is_refused(start: Callable[..., Site]) -> None:

@@ -72,6 +72,10 @@ def test_a_reference_to_no_secret_is_warned_of() -> None:
     [
         ((*ADD, "--oauth-client-secret", "s"), "needs the client ID"),
         ((*ADD, "--oauth-machine"), "needs a client ID"),
+        (
+            (*ADD, "--oauth-machine", "--oauth-client-id", "ours"),
+            "--oauth-client-secret: A client that logs in by itself needs its client secret.",
+        ),
         ((*ADD, "--oauth-scopes", 'a "b"'), "without quotes"),
         (("add", "a", *CLIENT, "--", "run"), "--oauth-… goes with --url"),
         (
@@ -114,6 +118,7 @@ def test_a_wrong_client_is_refused_and_nothing_changes() -> None:
     for setting in ("oauth_kind=cat", "oauth_scopes=a,"):
         result = run("set", "a", setting)
         assert result.exit_code == 1
+        assert result.stderr.startswith(setting.partition("=")[0] + ": ")
         assert "canary" not in result.output
     assert Server.objects.get().version == 1
 

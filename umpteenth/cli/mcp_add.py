@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli.bootstrap import setup
-from umpteenth.cli.mcp_oauth import client_of, client_options
+from umpteenth.cli.mcp_oauth import client_of, client_options, problem_words
 from umpteenth.cli.mcp_words import summary
 from umpteenth.cli.output import emit_json, fail, json_option
 
@@ -86,7 +86,7 @@ def add(as_json: bool, **given: Any) -> None:
     try:
         server = create_server(actor=None, data=data)
     except InvalidServer as error:
-        fail(str(error))
+        fail(problem_words(error, as_options=True))
     warnings += [
         f"There is no secret named {name}, so that no connection comes about. "
         f"Create it with: umpteenth secret set {name}"

@@ -12,6 +12,7 @@ import click
 
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_words import get_server
+from umpteenth.cli.up import running_address
 from umpteenth.cli.output import fail
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from servers.definition import OAuthClientData
     from servers.models import Server
+    from servers.services import InvalidServer
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -87,6 +89,16 @@ def changed_client(server: Server, changes: dict[str, str]) -> OAuthClientData |
     return replace(stored_client(server), **values) if values else None
 
 
+def problem_words(error: InvalidServer, *, as_options: bool) -> str:
+    """What is wrong, and with what of the client, as `mcp add` spells it or `mcp set`."""
+    field = next(iter(error.errors))
+    if not field.startswith("oauth."):
+        return str(error)
+    setting = field.replace(".", "_")
+    option = f"--{setting.replace('_', '-')}"
+    return f"{option if as_options else setting}: {error}"
+
+
 def login_words(server: Server) -> str:
     """Where to log in, for a server that wants it; empty where nobody could."""
     from django.conf import settings
@@ -97,4 +109,5 @@ def login_words(server: Server) -> str:
     if not server.oauth_advertised or setup_problem(server):
         return ""
     page = reverse("servers:detail", args=[server.pk])
-    return f"Log in in a browser: {settings.OPTIONS.app_url}{page}"
+    options = settings.OPTIONS
+    return f"Log in in a browser: {running_address(options.data_dir) or options.app_url}{page}"

@@ -9,7 +9,7 @@ import click
 
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_add import read_setting
-from umpteenth.cli.mcp_oauth import SETTINGS, changed_client
+from umpteenth.cli.mcp_oauth import SETTINGS, changed_client, problem_words
 from umpteenth.cli.mcp_words import get_server, summary
 from umpteenth.cli.output import emit_json, fail, json_option
 
@@ -42,7 +42,9 @@ def set_options(name: str, settings: tuple[str, ...], as_json: bool) -> None:
     data = replace(data, options=options, oauth=changed_client(server, changes))
     try:
         saved = update_server(server, actor=None, data=data, version=server.version)
-    except (InvalidServer, OutdatedEdit, ServerGone) as error:
+    except InvalidServer as error:
+        fail(problem_words(error, as_options=False))
+    except (OutdatedEdit, ServerGone) as error:
         fail(str(error))
     if "token_ref" in changes and (problem := token_problem(saved)):
         remedy = f"Create it with: umpteenth secret set {saved.token_name}"

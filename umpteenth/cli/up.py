@@ -35,6 +35,7 @@ def command(port: int | None, parent: int | None) -> None:
     lock = lock_data_dir(options.data_dir)
     listening = _listen(options, port)
     options = setup(service=True)
+    os.write(lock, f"{options.app_url}\n".encode())
     _greet(options)
     # From here on a small program watches over the children, without Django in its memory.
     for descriptor in (lock, listening.fileno()):
@@ -55,14 +56,32 @@ def lock_data_dir(data_dir: Path) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(descriptor)
+        holder = (_lock_lines(data_dir) or ["unknown"])[0]
         raise ConfigError(
             f"Umpteenth already runs on the data directory {data_dir} (process {holder})."
         ) from None
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor
+
+
+def running_address(data_dir: Path) -> str:
+    """Where the site that runs on this data directory is; empty where none does.
+
+    Nobody else knows which port it was given on its command line.
+    """
+    try:
+        holder, address = _lock_lines(data_dir)
+        os.kill(int(holder), 0)
+    except (OSError, ValueError):
+        return ""
+    return address
+
+
+def _lock_lines(data_dir: Path) -> list[str]:
+    """Who holds the data directory and, once it listens, where its site is."""
+    return (data_dir / LOCK_FILE).read_text("utf-8", "replace").splitlines()
 
 
 def _listen(options: Options, port: int | None) -> socket.socket:
