@@ -12,8 +12,8 @@ import click
 
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_words import get_server
-from umpteenth.cli.up import running_address
 from umpteenth.cli.output import fail
+from umpteenth.cli.up import running_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
