@@ -39,6 +39,7 @@ LISTED = (
 )
 # What of a login tells what it is worth; the rest of the row is ciphertext and long texts.
 OF_LOGIN = (
+    "issuer",
     "ended",
     "expires_at",
     "can_refresh",

@@ -165,15 +165,17 @@ def test_a_login_that_is_about_to_end_warns_in_the_list(member_client: Client, m
     assert "Login" not in plain(row(member_client, well))
 
 
-def test_a_list_of_any_length_asks_equally_often(member_client: Client) -> None:
+@pytest.mark.parametrize("role", ["administrator_client", "member_client"])
+def test_a_list_of_any_length_asks_equally_often(role: str, request: pytest.FixtureRequest) -> None:
     """P46-P51: badges of 2 and of 24 servers, most of them with logins."""
     from django.db import connection
 
     def queries() -> int:
         with CaptureQueriesContext(connection) as asked:
-            member_client.get(reverse("servers:list"))
+            client.get(reverse("servers:list"))
         return len(asked)
 
+    client = request.getfixturevalue(role)
     logged_in(oauth_server("first"), lasts=HOUR)
     http_server("token", options={"token_ref": "@GONE"})
     before = queries()
