@@ -92,6 +92,7 @@ class OAuth(Schema):
     client_id: str | None = None
     scopes: str | None = None
     missing_scopes: str | None = Field(None, description="For lack of which a call was refused")
+    login_failure: str | None = Field(None, description="Of the last attempt, until one succeeds")
 
 
 class Login(Schema):

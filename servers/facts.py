@@ -69,6 +69,7 @@ def _oauth(server: Server) -> dict[str, Any]:
         "client_id": server.oauth_client_id,
         "scopes": server.oauth_scopes,
         "missing_scopes": server.oauth_wanted,
+        "login_failure": server.oauth_failure,
     }
     return _filled(facts)
 

@@ -70,6 +70,9 @@ class Server(models.Model):
     oauth_error = models.TextField(blank=True)
     # Scopes for the lack of which a call was refused; the next login asks for them as well.
     oauth_wanted = models.CharField(max_length=1000, blank=True)
+    # Why the last attempt of a person to log in failed, and when; empty once one succeeds.
+    oauth_failure = models.TextField(blank=True)
+    oauth_failed_at = models.DateTimeField(null=True)
 
     # Counts saved edits; a form that was opened on an older one is refused.
     version = models.PositiveIntegerField(default=1)

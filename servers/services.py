@@ -336,6 +336,8 @@ def _consequences(changed: set[str]) -> dict[str, Any]:
         }
     if changed & {"transport", "url", "oauth_client_id"}:
         columns["oauth_client_issuer"] = ""
+    if changed & {*_LOGIN, "client_secret", "oauth_scopes"}:
+        columns |= {"oauth_failure": "", "oauth_failed_at": None}
     if changed & {"transport", "url", "query", "headers"}:
         # Another server, or one that answers otherwise: it has to be looked at again (P36).
         columns |= {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from django.db import transaction
 from django.db.models import F
@@ -50,7 +51,7 @@ def log_out(server: Server, *, actor: User | None) -> bool:
     return True
 
 
-def found_anew(server: Server, **columns: str) -> None:
+def found_anew(server: Server, **columns: Any) -> None:
     """A login came or went: what tests found before is no longer true, nor what one under way will
     find. `columns` change along with that."""
     Server.objects.filter(pk=server.pk).update(

@@ -8,7 +8,8 @@ No transaction is open while the provider is asked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID
@@ -38,7 +39,7 @@ from servers.oauth.pending import AGAIN, Begun
 from servers.oauth.registration import register
 from servers.oauth.revoking import revoke_later
 from servers.oauth.scopes import scopes_to_request
-from servers.oauth.store import put_login, read_login
+from servers.oauth.store import MAX_REASON, put_login, read_login
 from servers.oauth.types import (
     Advertised,
     Client,
@@ -56,6 +57,7 @@ from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
 from umpteenth.core.clock import database_now
 from umpteenth.core.connections import give_back
+from umpteenth.core.text import clean
 
 T = TypeVar("T")
 
@@ -98,7 +100,13 @@ def begin_login(
     require_to_log_in(person)
     if problem := setup_problem(server):
         raise OAuthError(problem)
-    found = _discover(server)
+    found = _discover(server)  # the sheet tells why it failed, address by address
+    with _failure_kept(server):
+        begun = _prepare(server, found, base_url, register_again)
+        return _go(server, person, session_key, begun)
+
+
+def _prepare(server: Server, found: Advertised, base_url: str, register_again: bool) -> Begun:
     redirect_uri = binding.callback_url(base_url, server.pk)
     scopes = scopes_to_request(found, operator=server.oauth_scopes, wanted=_wanted(server))
     if register_again:
@@ -107,7 +115,7 @@ def begin_login(
     is_new = client is None
     if client is None:
         client = _register(found.provider, redirect_uri, scopes)
-    begun = Begun(
+    return Begun(
         verifier=new_verifier(),
         provider=found.provider,
         client=clients.storable(client),
@@ -117,7 +125,6 @@ def begin_login(
         scopes_are_found=not server.oauth_scopes,
         client_is_new=is_new,
     )
-    return _go(server, person, session_key, begun)
 
 
 def finish_login(
@@ -134,18 +141,33 @@ def finish_login(
     server = row.server
     try:
         begun = pending.take(row)
-        # First of all: nothing else of an answer from elsewhere may be used, or shown (RFC 9207).
-        check_issuer(begun.provider, answer.iss)
-        try:
-            answer.raise_error(begun.provider)
-            login = _exchange(server, begun, answer.code)
-        except ProviderRefusal as refusal:
-            begun = _begun_again(begun, refusal)
-            return Outcome(server, again=_go(server, person, session_key, begun))
-        _save(server, person, row.settings_hash, login)
+        with _failure_kept(server):
+            # First of all: nothing else of an answer from elsewhere may be used, or shown
+            # (RFC 9207).
+            check_issuer(begun.provider, answer.iss)
+            try:
+                answer.raise_error(begun.provider)
+                login = _exchange(server, begun, answer.code)
+            except ProviderRefusal as refusal:
+                begun = _begun_again(begun, refusal)
+                return Outcome(server, again=_go(server, person, session_key, begun))
+            _save(server, person, row.settings_hash, login)
     except SecretError as error:
         raise OAuthError(str(error)) from None
     return Outcome(server)
+
+
+@contextmanager
+def _failure_kept(server: Server) -> Iterator[None]:
+    """A toast is soon gone: the sheet tells the reason until somebody has logged in."""
+    try:
+        yield
+    except (OAuthError, SecretError) as error:
+        reason = error.words if isinstance(error, OAuthError) else str(error)
+        Server.objects.filter(pk=server.pk).update(
+            oauth_failure=clean(reason, MAX_REASON), oauth_failed_at=database_now()
+        )
+        raise
 
 
 def _go(server: Server, person: User, session_key: str, begun: Begun) -> str:
@@ -278,7 +300,7 @@ def _save(server: Server, person: User, settings_hash: str, login: LoginSecrets)
         is_same = current is not None and binding.hash_of_settings(current) == settings_hash
         if is_same:
             put_login(server.pk, login, person=person, now=database_now())
-            found_anew(server)
+            found_anew(server, oauth_failure="", oauth_failed_at=None)
             record_audit(
                 actor=person,
                 action="server.login",

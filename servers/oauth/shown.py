@@ -128,6 +128,11 @@ class ShownLogin:
         return NO_REGISTRATION if lacks else ""
 
     @property
+    def why_failed(self) -> str:
+        """What became of the last attempt to log in, unless it is told as what is lacking."""
+        return self.server.oauth_failure if self.can_log_in and not self.lacks_client else ""
+
+    @property
     def can_register_again(self) -> bool:
         """The provider may have forgotten the client that it registered (A29)."""
         if self.login is None or self.login.client_kind != "registered":

@@ -75,7 +75,7 @@ def callback(request: HttpRequest, pk: UUID) -> HttpResponse:
             pk, person=request.user, session_key=_session_key(request), params=params
         )
     except (OAuthError, NotAllowed) as error:
-        toast(request, _words(error), "error")
+        toast(request, _words(pk, error), "error")
         return hx_redirect(request, reverse("servers:list"))
     if outcome.again:
         return hx_redirect(request, outcome.again)
@@ -155,8 +155,8 @@ def _list_with_test(server_id: UUID, request: Request) -> str:
 
 def _refused(request: Request, server: Server, error: OAuthError) -> HttpResponse:
     if wants_json(request):
-        return refusal(UNPROCESSABLE, _words(error))
-    toast(request, _words(error), "error")
+        return refusal(UNPROCESSABLE, _words(server.pk, error))
+    toast(request, _words(server.pk, error), "error")
     return hx_redirect(request, _next(request))
 
 
@@ -168,7 +168,8 @@ def _next(request: Request) -> str:
     return reverse("servers:list")
 
 
-def _words(error: OAuthError | NotAllowed) -> str:
-    if isinstance(error, OAuthError):
-        return error.words
-    return str(error)
+def _words(pk: UUID, error: OAuthError | NotAllowed) -> str:
+    """It may be read after the page of the server is left, or with several logins under way."""
+    name = Server.objects.filter(pk=pk).values_list("name", flat=True).first()
+    words = error.words if isinstance(error, OAuthError) else str(error)
+    return f"Login to {name} failed: {words}" if name else words

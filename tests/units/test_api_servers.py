@@ -116,6 +116,7 @@ def logged_in_server(member: User) -> Server:
         oauth_client_id="own-client",
         oauth_scopes="read",
         oauth_wanted="admin",
+        oauth_failure="It was not approved.",
     )
     logged_in(
         server,

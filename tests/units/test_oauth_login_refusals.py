@@ -300,6 +300,41 @@ def test_of_two_callbacks_at_the_same_moment_one_counts(
     assert Login.objects.count() == 1
 
 
+def test_the_reason_of_a_failure_is_kept_until_somebody_has_logged_in(
+    fake: OAuthServer, alice: User
+) -> None:
+    """The toast that told it is gone by then; an answer that nobody waits for has no say."""
+    server = added_server(fake)
+    good = params(fake.visit(begin(server, alice)))
+    denied = {"state": good["state"], "error": ["access_denied"], "iss": [fake.issuer]}
+    refused(server, alice, {**denied, "state": ["another-state"]})
+    server.refresh_from_db()
+    assert server.oauth_failure == ""
+    failure = refused(server, alice, denied)
+    server.refresh_from_db()
+    assert server.oauth_failure == failure.words != ""
+    edited = edit(server, description="Other")
+    assert edited.oauth_failure
+    finish(server, alice, fake.visit(begin(server, alice)))
+    server.refresh_from_db()
+    assert server.oauth_failure == ""
+    assert server.oauth_failed_at is None
+    refused(server, alice, good)
+    server.refresh_from_db()
+    assert server.oauth_failure == ""
+
+
+def test_a_failure_is_no_longer_told_once_another_client_is_entered(
+    fake: OAuthServer, alice: User
+) -> None:
+    server = added_server(fake, client_id="ours", secret="{{secret:MISSING}}")
+    with pytest.raises(OAuthError, match="Secret MISSING not found"):
+        begin(server, alice)
+    server.refresh_from_db()
+    assert server.oauth_failure.startswith("Secret MISSING not found")
+    assert edit(server, oauth=OAuthClientData(client_id="other")).oauth_failure == ""
+
+
 def test_the_code_is_not_in_the_words_of_an_answer() -> None:
     """U60: whatever prints it."""
     answer = Answer.read({"state": ["s"], "code": ["canary"]})

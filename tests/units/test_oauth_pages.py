@@ -139,7 +139,10 @@ def test_what_fails_before_the_provider_is_a_toast(administrator_client: Client)
         address = at("oauth_login", server)
         response = administrator_client.post(address, {"next": sheet}, headers=BROWSER)
     assert response["Location"] == sheet
-    assert "needs an OAuth client ID" in toast(response)
+    assert toast(response).startswith(
+        "Login to notes failed: the authorization server doesn't support dynamic client "
+        "registration, so the server needs an OAuth client ID."
+    )
 
 
 def test_a_program_gets_the_reason_as_json(administrator_client: Client) -> None:
@@ -162,7 +165,7 @@ def test_errors_lead_to_no_other_site(target: str, administrator_client: Client)
 def test_servers_without_logins_say_so(administrator_client: Client) -> None:
     """P35, P51."""
     response = administrator_client.post(at("oauth_login", stdio_server()), headers=BROWSER)
-    assert toast(response) == "Only servers over HTTP have logins."
+    assert toast(response).endswith(" failed: Only servers over HTTP have logins.")
 
 
 @pytest.mark.parametrize("name", ["oauth_login", "oauth_logout"])
@@ -259,9 +262,12 @@ def test_a_denial_comes_back_as_a_toast_without_markup(administrator_client: Cli
         response = come_back(administrator_client, fake.visit(start(administrator_client, server)))
     assert response["Location"] == LIST
     page = administrator_client.get(LIST).content.decode()
-    assert "The login was not approved at 127.0.0.1" in page
-    assert "<script>alert" not in page
-    assert "&lt;script&gt;alert" in page
+    sheet = administrator_client.get(reverse("servers:detail", args=[server.pk])).content.decode()
+    assert "Login to notes failed: The login was not approved at 127.0.0.1" in page
+    assert "The login was not approved at 127.0.0.1" in sheet
+    for html in (page, sheet):
+        assert "<script>alert" not in html
+        assert "&lt;script&gt;alert" in html
 
 
 def test_the_provider_may_be_visited_once_more(administrator_client: Client) -> None:

@@ -158,6 +158,18 @@ def test_rights_that_calls_lacked_are_named_until_the_login_has_them(
     assert "want of rights" not in login_section(member_client, server)
 
 
+def test_a_failed_attempt_is_told_where_a_login_is_to_be_had(member_client: Client) -> None:
+    """Not beside what is lacking, which is why it failed."""
+    server = oauth_server(oauth_failure="It said no.", oauth_failed_at=timezone.now() - HOUR)
+    told = "The last attempt to log in failed 1 h ago : It said no."
+    assert told in login_section(member_client, server)
+    lacking = advertised(registration_endpoint="").as_json()
+    changed(server, oauth_found=lacking)
+    assert told not in login_section(member_client, server)
+    changed(server, oauth_client_id="ours", oauth_kind="machine")
+    assert told not in login_section(member_client, server)
+
+
 def test_scopes_of_the_settings_are_named_as_such(member_client: Client) -> None:
     """P58; not where calls have asked for more."""
     server = oauth_server(oauth_scopes="read files")
