@@ -49,7 +49,7 @@ _HINT: Final = (
     "Tell whoever runs the server. Where it also takes a key, add an Authorization header instead."
 )
 _AGAIN: Final = "Test the server again; perhaps it was busy."
-_LATER: Final = "It did not answer: perhaps it is down, and the login works later."
+_LATER: Final = "Perhaps it is down or busy, and the login works later."
 _WITHOUT_PKCE: Final = (
     "The provider does not say whether it supports PKCE; the login uses it (S256) all the same."
 )
@@ -93,6 +93,7 @@ class _Search:
         self._tried: list[tuple[str, str]] = []
         self._foreign = False  # something was found that must not be used
         self._silent = False  # some place did not answer, where anything may be
+        self._forbidden = ""  # the option that does not let us ask some place
         self._advertised = False
 
     async def run(self, challenge: Challenge | None) -> Advertised | None:
@@ -115,7 +116,9 @@ class _Search:
 
     def failed(self, message: str, hint: str = _HINT) -> DiscoveryFailed:
         tried = tuple(self._tried[:MAX_TRIED])
-        return DiscoveryFailed(message, hint, tried=tried, advertised=self._advertised)
+        return DiscoveryFailed(
+            message, self._forbidden or hint, tried=tried, advertised=self._advertised
+        )
 
     # --- The server's own document
 
@@ -236,6 +239,7 @@ class _Search:
         try:
             await check_target(url)
         except TargetRefused as refused:
+            self._forbidden = refused.hint
             return f"that is refused: {refused.message}"
         return ""
 
@@ -249,6 +253,7 @@ class _Search:
             document, _ = await fetch_document(self._client, place, seconds=seconds)
         except NoDocument as problem:
             self._silent |= not problem.answered
+            self._forbidden = problem.forbidden or self._forbidden
             self._note(place, str(problem), again=True)
             return None
         self._note(place, "200 OK", again=True)

@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 
 from servers.mcp.types import ServerError
 from umpteenth.core import deadlines
-from umpteenth.core.addresses import is_private
+from umpteenth.core.addresses import TargetRefused, is_private
 from umpteenth.core.http import (
     async_client,
     is_ambiguous,
@@ -33,17 +33,20 @@ MAX_BYTES: Final = 1024 * 1024
 MAX_URL: Final = 2000  # characters
 # The newest revision that we know (2025-03-26, Server Metadata Discovery).
 PROTOCOL_VERSION: Final = "2026-07-28"
+# Said in place of whoever would answer, or until later (RFC 9110, 15.6.3-15.6.5; RFC 6585, 4).
+_PASSING: Final = (429, 502, 503, 504)
 
 
 class NoDocument(Exception):
     """Nothing usable was answered; the message says what instead, as the end of a line.
 
-    `answered`: an HTTP answer came, so that asking again would bring the same.
+    `answered`: asking again would bring the same. `forbidden`: which option does not let us ask.
     """
 
-    def __init__(self, message: str, *, answered: bool = True) -> None:
+    def __init__(self, message: str, *, answered: bool = True, forbidden: str = "") -> None:
         super().__init__(message)
         self.answered = answered
+        self.forbidden = forbidden
 
 
 def document_client(seconds: float) -> httpx2.AsyncClient:
@@ -69,6 +72,8 @@ async def fetch_document(
             return await _follow(client, url)
     except TimeoutError:
         raise NoDocument(f"no answer within {seconds:.1f} seconds", answered=False) from None
+    except TargetRefused as refused:
+        raise NoDocument(refused.message, answered=False, forbidden=refused.hint) from None
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
         raise NoDocument(explain_http(error, url, seconds).message, answered=False) from error
     except ServerError as error:
@@ -137,7 +142,7 @@ async def _read(response: httpx2.Response) -> dict[str, Any]:
 
     status = response.status_code
     if status != HTTPStatus.OK:
-        raise NoDocument(_title(status))
+        raise NoDocument(_title(status), answered=status not in _PASSING)
     kind = content_type(response)
     if kind == "text/event-stream":  # which may have no end
         raise NoDocument(f"{_title(status)}, but a stream of events")

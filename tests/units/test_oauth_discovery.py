@@ -154,10 +154,10 @@ async def test_the_error_lists_each_address_with_its_answer(reply: Reply, words:
     assert error.hint
 
 
-async def test_a_provider_that_is_down_is_worth_another_attempt() -> None:
-    silent = Reply(raw=b"", abort=True)
+@pytest.mark.parametrize("silent", [Reply(raw=b"", abort=True), Reply(503), Reply(429)])
+async def test_a_provider_that_is_down_is_worth_another_attempt(silent: Reply) -> None:
     _, error = await failure(Variant(replies={OAUTH: silent, OIDC: silent}))
-    assert error.hint == "It did not answer: perhaps it is down, and the login works later."
+    assert error.hint == "Perhaps it is down or busy, and the login works later."
 
 
 async def test_redirects_are_followed_to_another_origin() -> None:

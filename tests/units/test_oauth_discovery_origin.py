@@ -148,6 +148,20 @@ async def test_what_did_not_answer_may_hold_anything(lets_in: bool) -> None:
     assert error.hint == "Test the server again; perhaps it was busy."
 
 
+@pytest.mark.parametrize(("status", "guessed"), [(404, True), (500, True), (502, False)])
+async def test_the_default_endpoints_are_no_guess_where_a_gateway_answers(
+    status: int, guessed: bool
+) -> None:
+    """MCP 2025-03-26, Fallbacks: they are for servers without metadata."""
+    variant = without_document(metadata_at=(), replies={OAUTH: Reply(status)})
+    if guessed:
+        _, advertised = await found(variant)
+        assert not advertised.provider.metadata_url
+    else:
+        _, error = await failure(variant)
+        assert error.hint == "Test the server again; perhaps it was busy."
+
+
 async def test_one_that_does_not_answer_leaves_time_for_the_others() -> None:
     variant = Variant(replies={f"{ROOT}/mcp": never}, resource_at=("root",), resource="{server}")
     fake, advertised = await found(variant, limit=1)

@@ -196,6 +196,7 @@ async def test_the_guard_stands_before_each_address_that_a_server_names(
     assert tried[pointer] == "10.0.0.8 points to a blocked address."
     at = "http://10.0.0.9/.well-known/oauth-authorization-server"
     assert tried[at] == "10.0.0.9 points to a blocked address."
+    assert "network.blocked_targets" in caught.value.hint
 
 
 async def test_an_endpoint_that_the_operator_has_forbidden_is_refused(
@@ -207,6 +208,7 @@ async def test_an_endpoint_that_the_operator_has_forbidden_is_refused(
     assert error.tried[1][1] == (
         "token_endpoint is an address that is refused: lan.test points to a blocked address."
     )
+    assert "network.blocked_targets" in error.hint
 
 
 async def test_errors_hold_no_query_and_no_user_name() -> None:

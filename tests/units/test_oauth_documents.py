@@ -125,6 +125,18 @@ async def test_whether_somebody_answered_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answered", "status"),
+    [(True, status) for status in (400, 401, 404, 410, 500, 501)]
+    + [(False, status) for status in (429, 502, 503, 504)],
+)
+async def test_what_passes_is_no_answer(answered: bool, status: int) -> None:
+    """RFC 9110, 15.6.3-15.6.5; RFC 6585, 4: a gateway, or somebody who is busy."""
+    with pytest.raises(NoDocument, match=f"^{status} ") as caught:
+        await fetched(Reply(status))
+    assert caught.value.answered is answered
+
+
+@pytest.mark.parametrize(
     ("resource", "url", "whether"),
     [
         ("https://h", "https://h/mcp", True),
