@@ -193,7 +193,7 @@ async def _body(response: httpx2.Response, url: str) -> Mapping[str, Any] | None
         content = await read_body(response, MAX_ANSWER)
     except ServerError as error:
         raise ProviderUnreachable(
-            f"The answer of {http.public_url(url)} could not be read: {error.message}"
+            f"The answer of {http.public_url(url)} could not be read: {error.message}", error.hint
         ) from error
     return _object(text_of(content, charset_of(response)))
 

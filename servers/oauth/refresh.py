@@ -253,7 +253,7 @@ def _make_do(stored: Stored, wish: Wish, now: datetime) -> Stored:
         return stored
     raise ServerUnavailable(
         f"The OAuth login could not be refreshed: {with_full_stop(stored.row.refresh_error)}",
-        "It is tried again by itself. If it does not pass, log in again under MCP Servers.",
+        "It is tried again by itself.",
     )
 
 
@@ -280,7 +280,9 @@ def _refresh(place: Place, stored: Stored) -> None:
         tokens, client = _ask(place, stored)
     except ProviderRefusal as error:
         _note_refusal(stored, error)
-    except (OAuthError, vault.SecretError) as error:
+    except OAuthError as error:
+        _note_failure(stored, error.words)
+    except vault.SecretError as error:
         _note_failure(stored, str(error))
     except TimeoutError:
         _note_failure(stored, f"The provider did not answer within {ASK_SECONDS:g} seconds.")
@@ -351,7 +353,7 @@ def _note_refusal(stored: Stored, error: ProviderRefusal) -> None:
     """
     forgotten = error.error == "invalid_client" and stored.secrets.client.kind == "registered"
     if not forgotten and (stored.secrets.machine or error.error in MENDABLE):
-        _note_failure(stored, error.message)
+        _note_failure(stored, error.words)
         return
     if forgotten:
         from servers.oauth import registered

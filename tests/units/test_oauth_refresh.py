@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Login, Server
 from servers.oauth import refresh, registered, store
 from servers.oauth.refresh import Wish, is_due, renew
-from servers.oauth.state import LoginState, login_state
+from servers.oauth.state import LoginState, login_state, login_warning
 from servers.oauth.types import Client, LoginSecrets, Provider, Tokens
 from servers.oauth.words import EXPIRED
 from tests.fakes.mcp_http import Reply, Request
@@ -202,12 +202,35 @@ def test_without_a_token_that_lasts_a_failed_refresh_is_told_with_its_reason(
     for _ in range(2):  # the second does not even ask
         with pytest.raises(ServerUnavailable, match=r"could not be refreshed: .*503") as caught:
             renewed(server)
-    assert "log in again under MCP Servers" in caught.value.hint
+    assert caught.value.hint == "It is tried again by itself."
     assert fake.count("token") == 1
     change(server, lease_until=timezone.now())
     fake.variant.replies = {}
     assert renewed(server) == access_token(server)
     assert login_of(server).row.refresh_failures == 0
+
+
+def test_a_refresh_that_the_guard_refuses_names_the_option(
+    fake: OAuthServer, set_network: Callable[..., None]
+) -> None:
+    """P77."""
+    server = logged_in_at(fake, lasts=OVER)
+    set_network(blocked_targets=["127.0.0.0/8"])
+    with pytest.raises(ServerUnavailable, match=r"network\.blocked_targets"):
+        renewed(server)
+    row = login_of(server).row
+    assert "network.blocked_targets" in row.refresh_error
+    change(server, expires_at=timezone.now() + HOUR)
+    assert "network.blocked_targets" in login_warning(login_of(server).row, timezone.now())
+    assert fake.count("token") == 0
+
+
+def test_a_refresh_that_fails_for_the_client_says_where_to_correct_it(fake: OAuthServer) -> None:
+    """P57."""
+    server = logged_in_at(fake, lasts=OVER, kind="operator")
+    fake.forget_clients()
+    with pytest.raises(ServerUnavailable, match="Check the Client ID"):
+        renewed(server)
 
 
 def test_failures_in_a_row_are_further_and_further_apart(fake: OAuthServer) -> None:
