@@ -24,8 +24,7 @@ _ID_HELP = (
 )
 _SECRET_HELP = (
     "For a secret use the key button; a value typed here is stored encrypted and never shown "
-    "again. A private key in PEM signs requests and is never sent. Leave it empty for a public "
-    "client."
+    "again. A private key in PEM signs requests and is never sent."
 )
 _SCOPES_HELP = "Separated by blanks. Empty: those that the server asks for."
 
@@ -101,6 +100,11 @@ class OAuthForm(forms.Form):
         ]
 
     @property
+    def is_machine(self) -> bool:
+        """Whether nobody comes back from a provider, and a secret is needed."""
+        return bool(self["kind"].value() == Server.LoginKind.MACHINE)
+
+    @property
     def secret_control(self) -> SafeString:
         """The field alone: a button stands beside it."""
         bound = self["client_secret"]
@@ -127,7 +131,7 @@ class OAuthForm(forms.Form):
             found.append("secret")
         if self["scopes"].value():
             found.append("scopes")
-        if self["kind"].value() == Server.LoginKind.MACHINE:
+        if self.is_machine:
             found.append("logs in by itself")
         return ", ".join(found)
 

@@ -97,16 +97,20 @@
     }
   });
 
-  // Only the fields of the chosen transport; the others keep what was typed into them.
-  function showTransport(form) {
-    const chosen = form.querySelector("[name=transport]:checked")?.value;
+  // Only the fields of the chosen transport, and of whoever logs in; the others keep what was
+  // typed into them.
+  function showChosen(form) {
+    const chosen = (name) => form.querySelector(`[name=${name}]:checked`)?.value;
     for (const group of form.querySelectorAll("[data-for]")) {
-      group.hidden = !group.dataset.for.split(" ").includes(chosen);
+      group.hidden = !group.dataset.for.split(" ").includes(chosen("transport"));
+    }
+    for (const part of form.querySelectorAll("[data-of-kind]")) {
+      part.hidden = part.dataset.ofKind !== chosen("oauth-kind");
     }
   }
 
   document.addEventListener("change", (event) => {
-    if (event.target.name === "transport") showTransport(event.target.form);
+    if (["transport", "oauth-kind"].includes(event.target.name)) showChosen(event.target.form);
   });
 
   // "npx -y some-package" written into Command fills the arguments as well.
@@ -138,9 +142,9 @@
   });
 
   function prepare(root) {
-    for (const form of root.querySelectorAll?.("form.server-form") ?? []) showTransport(form);
+    for (const form of root.querySelectorAll?.("form.server-form") ?? []) showChosen(form);
     if (root.matches?.("form.server-form")) {
-      showTransport(root);
+      showChosen(root);
       root.querySelector("[aria-invalid=true], [data-invalid], [data-asks] [type=submit]")?.focus();
     }
     noteCheck(root);

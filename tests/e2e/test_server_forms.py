@@ -49,6 +49,18 @@ def test_only_the_fields_and_options_of_the_chosen_transport_are_shown(alice: Pa
         expect(advanced.get_by_label("Calls at once")).to_be_visible()
 
 
+def test_a_client_that_logs_in_by_itself_is_told_of_no_callback(alice: Page) -> None:
+    """P56: it has none; and its secret cannot be left empty."""
+    alice.goto("/servers/new/")
+    alice.get_by_role("radio", name="HTTP").check()
+    part = unfolded(alice, "OAuth client")
+    for kind, is_person in (("The client logs in by itself", False), ("A person logs in", True)):
+        part.get_by_role("radio", name=kind).check()
+        expect(part.get_by_text("Callback URL")).to_be_visible(visible=is_person)
+        expect(part.get_by_text("Leave it empty")).to_be_visible(visible=is_person)
+        expect(part.get_by_text("needs one")).to_be_visible(visible=not is_person)
+
+
 def test_the_key_button_of_the_bearer_token_writes_the_name_of_a_secret(alice: Page) -> None:
     """U24, P12."""
     alice.goto("/servers/new/")

@@ -93,6 +93,22 @@ def test_the_callback_url_follows_app_url_and_warns_where_the_browser_is_elsewhe
     assert "Open Umpteenth at" not in same.content.decode()
 
 
+@pytest.mark.parametrize("kind", ["person", "machine"])
+def test_what_does_not_concern_the_kind_of_login_is_hidden(
+    kind: str, administrator_client: Client
+) -> None:
+    """Nobody comes back from a provider to which the client goes by itself."""
+    server = with_client(administrator_client, REFERENCE, **{"oauth-kind": kind})
+    html = part(form_of(administrator_client, server))
+    hidden = re.findall(r'data-of-kind="(\w+)" hidden>', html)
+    shown = re.findall(r'data-of-kind="(\w+)">', html)
+    assert set(shown) == {kind}
+    assert set(hidden) == {"person", "machine"} - {kind}
+    callback = re.search(r'class="mb-3 oauth-callback"[^>]*>', html)
+    assert callback is not None
+    assert ("hidden" in callback[0]) == (kind == "machine")
+
+
 def test_a_client_is_stored_and_shown_again(administrator_client: Client) -> None:
     """P57, P58: a reference is shown, since it is none of the secret."""
     server = with_client(administrator_client, REFERENCE)
