@@ -213,6 +213,8 @@ def test_the_dialog_offers_the_login_and_shows_where_it_leads(
     assert f'action="{login_url(server)}"' in html
     html = check_page(member_client, check)
     assert "Ask an administrator" in html
+    assert "You log in" not in html
+    assert "An administrator logs in at <strong>auth.example.com</strong>" in html
     assert login_url(server) not in html
 
 
