@@ -14,6 +14,7 @@ class ServersConfig(AppConfig):
         from servers.wiring import (
             ending_logins,
             first_step,
+            search_logins,
             search_servers,
             servers_using_secrets,
             trouble,
@@ -27,6 +28,7 @@ class ServersConfig(AppConfig):
         register_encrypted(RegisteredClient, store.CLIENT_KIND, "private", "key_id")
         register_usage(servers_using_secrets)
         register_source(search_servers)
+        register_source(search_logins)
         register_step(first_step)
         register_panel(trouble)
         register_panel(ending_logins)

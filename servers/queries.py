@@ -10,7 +10,7 @@ from django.db.models.functions import Lower
 
 from servers.models import Check, Server
 from servers.oauth.state import warning_condition
-from servers.status import auth_condition, token_exists
+from servers.status import Auth, auth_condition, token_exists
 from umpteenth.core import clock
 
 RECENT_CHECKS = 20
@@ -104,6 +104,15 @@ def logins_about_to_end(now: datetime) -> tuple[list[Server], int]:
     shown = servers.order_by(F("login__expires_at").asc(nulls_last=True), "pk")
     found = list(shown[: TROUBLES + 1])
     return found[:TROUBLES], len(found) if len(found) <= TROUBLES else servers.count()
+
+
+def waiting_for_login(*, q: str = "") -> QuerySet[Server]:
+    """The same rule as `ShownLogin.wants_login`, of enabled servers."""
+    now = clock.now()
+    refused = auth_condition(Auth.OAUTH, now) & Q(state=Server.State.LOGIN_REQUIRED)
+    without = auth_condition(Auth.NOT_LOGGED_IN, now) | auth_condition(Auth.LOGIN_EXPIRED, now)
+    by_person = Q(enabled=True, oauth_kind=Server.LoginKind.PERSON)
+    return find_servers(q=q).filter(by_person & (refused | without))
 
 
 def changed_servers(since: datetime, *, limit: int) -> list[UUID]:

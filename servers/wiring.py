@@ -14,13 +14,20 @@ from django.urls import reverse
 from secrets_vault.services import Usage
 from servers.models import Server
 from servers.oauth.shown import shown_login
-from servers.queries import find_servers, logins_about_to_end, servers_in_trouble
+from servers.queries import (
+    find_servers,
+    logins_about_to_end,
+    servers_in_trouble,
+    waiting_for_login,
+)
 from umpteenth.accounts.models import User
 from umpteenth.accounts.search import Hit, matches
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request
 
 MOST_HITS = 10
+# What people have typed by the time that they mean it.
+LOG_IN = {"log", "logi", "login"}
 
 
 def servers_using_secrets(names: Collection[str]) -> dict[str, list[Usage]]:
@@ -44,6 +51,21 @@ def search_servers(user: User, words: str) -> Iterator[Hit]:
         )
     if words.strip() and user.is_administrator and matches(words, "Add MCP server"):
         yield Hit("Action", "Add MCP server", "", reverse("servers:create"))
+
+
+def search_logins(user: User, words: str) -> Iterator[Hit]:
+    """`Log in` for servers that wait for somebody to do so; other words name the server."""
+    typed = words.lower().split()
+    if not user.is_administrator or not LOG_IN.intersection(typed):
+        return
+    names = " ".join(word for word in typed if word not in LOG_IN | {"in", "to"})
+    for server in waiting_for_login(q=names)[:MOST_HITS]:
+        yield Hit(
+            "Action",
+            f"Log in to {server.name}",
+            server.description,
+            reverse("servers:detail", args=[server.pk]),
+        )
 
 
 def first_step(request: Request) -> dict[str, Any]:

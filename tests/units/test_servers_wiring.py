@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from django.utils import timezone
 
 from secrets_vault.encryption import encrypted_columns, unregistered_models
 from secrets_vault.services import usages_of
 from servers.models import Server
-from servers.wiring import first_step, search_servers, servers_using_secrets
+from servers.oauth.shown import shown_login
+from servers.queries import listed_servers
+from servers.wiring import first_step, search_logins, search_servers, servers_using_secrets
+from tests.fakes.login_rows import logged_in, oauth_server
 from tests.fakes.server_rows import http_server, stdio_server
 from umpteenth.accounts.models import User
 
@@ -53,6 +59,40 @@ def test_the_search_finds_servers_and_the_action(administrator: User, member: Us
     assert list(search_servers(member, " ")) == []
     assert [hit.title for hit in search_servers(administrator, "add server")] == ["Add MCP server"]
     assert list(search_servers(member, "add server")) == []
+
+
+def test_the_search_finds_where_to_log_in(administrator: User, member: User) -> None:
+    """Servers that want a person to do so, and nobody who may not."""
+    works, hour = Server.State.CONNECTED, timedelta(hours=1)
+    waiting = [oauth_server(name, state=works) for name in ("none", "over")]
+    waiting.append(oauth_server("refused"))
+    logged_in(waiting[1], lasts=-hour, refresh=False)
+    for server in (waiting[2], oauth_server("fine", state=works)):
+        logged_in(server)
+    oauth_server("off", enabled=False)
+    oauth_server("machine", oauth_kind="machine")
+    oauth_server("key", has_authorization=True)
+    http_server("plain")
+
+    def found(words: str, user: User = administrator) -> list[str]:
+        return [hit.title for hit in search_logins(user, words)]
+
+    everything = [f"Log in to {server.name}" for server in waiting]
+    for words in ("log", "login", "Log in", "log in to", "logi"):
+        assert found(words) == everything
+    assert found("log in over") == found("over login") == ["Log in to over"]
+    assert found("over") == found("in to") == found("") == found("log", member) == []
+    [hit] = search_logins(administrator, "login none")
+    assert hit.url == reverse("servers:detail", args=[waiting[0].pk])
+    now = timezone.now()
+    shown = [shown_login(server, now) for server in listed_servers().filter(enabled=True)]
+    assert [login.server for login in shown if login.wants_login] == waiting
+
+
+def test_the_palette_asks_for_logins(administrator_client: Client) -> None:
+    oauth_server("notes")
+    response = administrator_client.get(reverse("accounts:search"), {"q": "login"})
+    assert "Log in to notes" in response.content.decode()
 
 
 def test_the_first_step_ticks_itself_off(administrator: User, rf: RequestFactory) -> None:
