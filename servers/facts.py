@@ -132,4 +132,4 @@ def _health(server: Server) -> dict[str, Any]:
 
 
 def _moment(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment else None
+    return moment.isoformat(timespec="seconds") if moment else None

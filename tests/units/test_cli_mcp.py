@@ -141,7 +141,7 @@ def test_the_list_is_a_json_document() -> None:
             "enabled": True,
             "auth": "none",
             "tools": 2,
-            "tested_at": server.tested_at.isoformat(),
+            "tested_at": server.tested_at.isoformat(timespec="seconds"),
             "state": "connected",
         }
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -175,7 +176,8 @@ def test_show_tells_of_the_login_without_its_tokens(alice: User) -> None:
         }.items()
     )
     text = run("show", "a").output
-    assert "state: usable" in text
+    assert "\nlogin              state: usable\n                   issuer: " in text
+    assert re.search(r"\n {19}since: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00\n", text)
     assert ACCESS not in text + json.dumps(facts)
     assert REFRESH not in text + json.dumps(facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +33,8 @@ def show(name: str, as_json: bool) -> None:
         return
     for key, value in facts.items():
         if key not in _NO_LINES and value not in ("", None, [], {}):
-            click.echo(f"{key.replace('_', ' '):18} {word(value)}")
+            for label, line in zip_longest([key.replace("_", " ")], _lines(value), fillvalue=""):
+                click.echo(f"{label:18} {line}")
     click.echo()
     table(
         ([limit["name"], limit["words"], limit["source"]] for limit in facts["limits"]),
@@ -41,6 +43,13 @@ def show(name: str, as_json: bool) -> None:
     if facts["tool_list"]:
         click.echo("\nTools")
         print_tools(facts["tool_list"])
+
+
+def _lines(value: Any) -> list[str]:
+    """What has parts of its own, such as the login, has a line for each."""
+    if isinstance(value, dict):
+        return [f"{key}: {word(item)}" for key, item in value.items()]
+    return [word(value)]
 
 
 def _private_details(server: Server) -> dict[str, Any]:
