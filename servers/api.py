@@ -138,7 +138,7 @@ class Details(Summary):
     tool_list: list[Tool]
 
 
-@reads(router, "", response=SomeServers, url_name="servers")
+@reads(router, "", refusals=(422,), response=SomeServers, url_name="servers")
 def list_servers(request: HttpRequest, wanted: Query[Wanted]) -> dict[str, Any]:
     """Registered MCP servers by name."""
     filters = wanted.model_dump(exclude={"limit", "offset"}, exclude_none=True)
@@ -147,8 +147,15 @@ def list_servers(request: HttpRequest, wanted: Query[Wanted]) -> dict[str, Any]:
     return {"items": [facts.summary(server) for server in page], "count": found.count()}
 
 
-@reads(router, "/{uuid:pk}", response=Details, exclude_unset=True, url_name="server")
-def show_server(request: HttpRequest, pk: UUID) -> dict[str, Any]:
+@reads(
+    router,
+    "/{uuid:id}",
+    refusals=(404,),
+    response=Details,
+    exclude_unset=True,
+    url_name="server",
+)
+def show_server(request: HttpRequest, id: UUID) -> dict[str, Any]:
     """One MCP server."""
-    server = get_server(pk)
+    server = get_server(id)
     return {**facts.summary(server), **facts.details(server)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from typing import Any, get_args
+from uuid import uuid4
 
 import jsonschema_rs
 import pytest
@@ -262,7 +263,7 @@ def test_every_route_that_is_read_answers_head_as_get(
     read = [path for path, operations in document["paths"].items() if "get" in operations]
     assert len(read) >= 3
     for path in read:
-        address = path.replace("{pk}", str(server.pk))
+        address = path.replace("{id}", str(server.pk))
         answer = program.head(address)
         assert (answer.status_code, answer.content) == (200, b"")
         assert answer["Content-Type"] == program.get(address)["Content-Type"]
@@ -306,7 +307,7 @@ def document(program: Client) -> dict[str, Any]:
 
 def test_the_openapi_document_names_routes_and_ways_to_sign_in(document: dict[str, Any]) -> None:
     assert document["openapi"].startswith("3.")
-    assert {"/api/", "/api/mcp-servers", "/api/mcp-servers/{pk}"} <= set(document["paths"])
+    assert {"/api/", "/api/mcp-servers", "/api/mcp-servers/{id}"} <= set(document["paths"])
     schemes = document["components"]["securitySchemes"]
     assert schemes["ByToken"] == {"type": "http", "scheme": "bearer"}
     assert schemes["BySession"] == {"type": "apiKey", "in": "cookie", "name": "sessionid"}
@@ -322,12 +323,32 @@ def test_answers_are_what_the_openapi_document_says(
     for address, path in (
         ("/api/", "/api/"),
         ("/api/mcp-servers", "/api/mcp-servers"),
-        (f"/api/mcp-servers/{server.pk}", "/api/mcp-servers/{pk}"),
+        (f"/api/mcp-servers/{server.pk}", "/api/mcp-servers/{id}"),
     ):
         answer = document["paths"][path]["get"]["responses"]["200"]
         schema = answer["content"]["application/json"]["schema"]
         whole = {**schema, "components": document["components"]}
         jsonschema_rs.validate(whole, program.get(address).json())
+
+
+def test_refusals_are_what_the_openapi_document_says(
+    program: Client, document: dict[str, Any]
+) -> None:
+    """Generators of clients make types of them."""
+    nobody = f"/api/mcp-servers/{uuid4()}"
+    for client, address, path, status in (
+        (Client(), "/api/", "/api/", 401),
+        (Client(), "/api/mcp-servers", "/api/mcp-servers", 401),
+        (Client(), nobody, "/api/mcp-servers/{id}", 401),
+        (program, nobody, "/api/mcp-servers/{id}", 404),
+        (program, "/api/mcp-servers?limit=0&state=odd", "/api/mcp-servers", 422),
+    ):
+        answer = client.get(address)
+        assert answer.status_code == status
+        described = document["paths"][path]["get"]["responses"][str(status)]
+        assert described["description"]
+        schema = described["content"]["application/json"]["schema"]
+        jsonschema_rs.validate({**schema, "additionalProperties": False}, answer.json())
 
 
 def test_no_page_loads_anything_from_elsewhere(program: Client) -> None:

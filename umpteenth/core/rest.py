@@ -37,14 +37,43 @@ def refusal(status: int, sentence: str) -> JsonResponse:
     return JsonResponse({"detail": sentence}, status=status, headers={"Cache-Control": "no-store"})
 
 
-def reads(router: NinjaAPI | Router, path: str, **options: Any) -> Callable[[View], View]:
+# What a refusal looks like, for the OpenAPI document.
+_TEXT: Final = {"type": "string"}
+_SENTENCE: Final = {"type": "object", "properties": {"detail": _TEXT}, "required": ["detail"]}
+_FAULT: Final = {
+    "type": "object",
+    "properties": {"field": _TEXT, "message": _TEXT},
+    "required": ["field", "message"],
+}
+_FAULTS: Final = {
+    "type": "object",
+    "properties": {"detail": _TEXT, "errors": {"type": "array", "items": _FAULT}},
+    "required": ["detail", "errors"],
+}
+_REFUSALS: Final[dict[int, tuple[str, dict[str, Any]]]] = {
+    401: ("No token, or one that is unknown, expired or revoked", _SENTENCE),
+    404: ("Nothing has this id", _SENTENCE),
+    422: ("A parameter is wrong", _FAULTS),
+}
+
+
+def reads(
+    router: NinjaAPI | Router, path: str, *, refusals: tuple[int, ...] = (), **options: Any
+) -> Callable[[View], View]:
     """A route for GET, and for HEAD, which every server answers (RFC 9110, section 9.1).
 
-    The OpenAPI document names GET alone: the other one would stand there twice, and mean the same.
+    `refusals` are its statuses beside 401, which all have. The OpenAPI document names GET alone:
+    the other one would stand there twice, and mean the same.
     """
+    described = {"responses": {status: _described(status) for status in (401, *refusals)}}
 
     def register(view: View) -> View:
         router.api_operation(["HEAD"], path, include_in_schema=False, **options)(view)
-        return router.get(path, **options)(view)
+        return router.get(path, openapi_extra=described, **options)(view)
 
     return register
+
+
+def _described(status: int) -> dict[str, Any]:
+    words, schema = _REFUSALS[status]
+    return {"description": words, "content": {"application/json": {"schema": schema}}}
