@@ -90,10 +90,13 @@ class Sweeper:
         return health.start_due(now)
 
     def warn_of_logins(self, now: datetime) -> int:
-        """Every minute: tell the audit log of logins that are about to end."""
+        """Every minute: end the logins whose time is over, and tell the audit log of them and of
+        those that are about to end."""
         from servers.oauth import upkeep
 
-        return upkeep.warn(now) if self._is_time_to("warn", WARN_EVERY) else 0
+        if not self._is_time_to("warn", WARN_EVERY):
+            return 0
+        return upkeep.end_over(now) + upkeep.warn(now)
 
     def tidy(self, now: datetime) -> int:
         """Now and then: delete old checks, logins that were begun and not finished, and places in

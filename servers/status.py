@@ -102,19 +102,27 @@ def is_about_secret(error: str) -> bool:
     return error.startswith("Secret ") and "under Settings, Secrets" in error
 
 
+def _bearer() -> Q:
+    return Q(transport__in=OVER_HTTP) & (Q(has_authorization=True) | Q(token_exists()))
+
+
+def may_log_in() -> Q:
+    """Of servers whose requests carry the token of a login, where there is one."""
+    return Q(transport=Server.Transport.HTTP) & ~_bearer()
+
+
 def auth_condition(auth: str, now: datetime) -> Q:
     """The same rule as `auth_status`, for the database."""
-    bearer = Q(transport__in=OVER_HTTP) & (Q(has_authorization=True) | Q(token_exists()))
+    bearer, by_login = _bearer(), may_log_in()
     if auth == Auth.BEARER_TOKEN:
         return bearer
-    may_log_in = Q(transport=Server.Transport.HTTP) & ~bearer
-    no_login = may_log_in & login_condition(LoginState.NONE, now)
+    no_login = by_login & login_condition(LoginState.NONE, now)
     nobody_looked = Q(oauth_advertised__isnull=True) & ~Q(state=Server.State.CONNECTED)
     found: dict[str, Q] = {
-        Auth.OAUTH: may_log_in & login_condition(LoginState.USABLE, now),
-        Auth.LOGIN_EXPIRED: may_log_in & login_condition(LoginState.EXPIRED, now),
+        Auth.OAUTH: by_login & login_condition(LoginState.USABLE, now),
+        Auth.LOGIN_EXPIRED: by_login & login_condition(LoginState.EXPIRED, now),
         Auth.NOT_LOGGED_IN: (no_login & Q(oauth_advertised=True))
-        | (may_log_in & login_condition(LoginState.REFUSED, now)),
+        | (by_login & login_condition(LoginState.REFUSED, now)),
         Auth.UNKNOWN: no_login & nobody_looked,
     }
     needs_none = Q(oauth_advertised=False) | Q(

@@ -21,7 +21,7 @@ from servers.oauth import machine, refresh
 from servers.oauth.detached import detached
 from servers.oauth.refresh import Place, Wish
 from servers.oauth.state import LoginState, login_state
-from servers.oauth.store import Stored
+from servers.oauth.store import Stored, end_with_token
 from servers.oauth.words import NO_REFRESH, NOT_LOGGED_IN, login_over
 from umpteenth.core import clock
 from umpteenth.core.clock import database_now
@@ -136,6 +136,8 @@ def login_for(server: Server, *, testing: bool) -> UsedLogin | None:
             LoginCredentials(place, stored), refresh.secrets_of(server.name, stored.secrets)
         )
     if stored is not None and not testing:
+        if not stored.row.ended:
+            end_with_token(stored.row)
         raise login_over(stored.row.ended_reason or NO_REFRESH)
     if stored is None and server.oauth_kind == Server.LoginKind.MACHINE:
         return UsedLogin(LoginCredentials(place, None, is_machine=True), is_missing=True)

@@ -190,7 +190,7 @@ def give_up(place: Place, refused: str, reason: str) -> None:
 def _end(stored: Stored, ended: str, reason: str, now: datetime) -> bool:
     """A machine has nobody who could log in again: its login stays, with its trouble."""
     if not stored.secrets.machine:
-        return store.end_login(stored, ended, reason, now)
+        return store.end_login(stored.row, ended, reason, now)
     mine = Login.objects.filter(pk=stored.row.pk, version=stored.version)
     return bool(mine.update(refresh_failures=1, refresh_error=clean(reason, store.MAX_REASON)))
 
@@ -360,7 +360,7 @@ def _note_refusal(stored: Stored, error: ProviderRefusal) -> None:
 
         registered.forget(stored.secrets.provider.issuer, stored.secrets.client.client_id)
     # Of the same version: nobody has put a newer refresh token in its place.
-    store.end_login(stored, Login.Ended.REFUSED, error.message, database_now())
+    store.end_login(stored.row, Login.Ended.REFUSED, error.message, database_now())
 
 
 def _note_failure(stored: Stored, reason: str) -> None:

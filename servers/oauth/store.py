@@ -21,6 +21,8 @@ from secrets_vault import services as vault
 from servers.models import Login, Server
 from servers.oauth.clients import storable
 from servers.oauth.types import Client, LoginSecrets, Tokens
+from servers.oauth.words import EXPIRED, NO_REFRESH
+from servers.status import may_log_in
 from umpteenth.accounts.models import User
 from umpteenth.core import clock
 from umpteenth.core.text import clean
@@ -136,11 +138,18 @@ def replace_tokens(stored: Stored, tokens: Tokens, client: Client, now: datetime
     )
 
 
-def end_login(stored: Stored, ended: str, reason: str, now: datetime) -> bool:
-    """It is over, by the tokens that were read; False if others are stored by now."""
-    mine = Login.objects.filter(pk=stored.row.pk, version=stored.version)
-    return bool(
-        mine.update(
+def end_login(login: Login, ended: str, reason: str, now: datetime) -> bool:
+    """It is over, as it was read, and its server wants another one (P71); False if other tokens
+    are stored by now."""
+    mine = Login.objects.filter(pk=login.pk, version=login.version)
+    # One that has failed stays so, and with a token of its own it needs no login.
+    server = Server.objects.filter(may_log_in(), pk=login.server_id)
+    with transaction.atomic():
+        # The server first, as whoever logs in, logs out or keeps a result does.
+        server.exclude(state=Server.State.FAILED).update(
+            state=Server.State.LOGIN_REQUIRED, last_error=EXPIRED
+        )
+        done = mine.update(
             version=F("version") + 1,
             ended=ended,
             ended_at=now,
@@ -150,4 +159,12 @@ def end_login(stored: Stored, ended: str, reason: str, now: datetime) -> bool:
             lease_until=None,
             warned_at=None,  # of its end, people are told anew
         )
-    )
+        if not done:
+            transaction.set_rollback(True)
+    return bool(done)
+
+
+def end_with_token(login: Login) -> bool:
+    """The access token is over, and nothing renews it (P45, P48)."""
+    when = login.expires_at or clock.database_now()
+    return end_login(login, Login.Ended.EXPIRED, NO_REFRESH, when)

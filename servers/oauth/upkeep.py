@@ -1,5 +1,6 @@
-"""What beat does for logins: it has those refreshed that would fall asleep or failed, tells the
-audit log of those that are about to end, and forgets logins that were begun and not finished.
+"""What beat does for logins: it has those refreshed that would fall asleep or failed, ends those
+whose time is over, tells the audit log of those that are about to end, and forgets logins that were
+begun and not finished.
 
 Providers take refresh tokens back that lie unused (many after a week, some after a day or two), and
 a rotated one is only as old as its last use. So each is used at least once a day, whether or not
@@ -18,7 +19,8 @@ from django.db.models import Q
 
 from servers.mcp.types import LoginRequired, ServerUnavailable
 from servers.models import Login, PendingLogin, Server
-from servers.oauth.state import login_warning, warning_condition
+from servers.oauth.state import LoginState, login_condition, login_warning, warning_condition
+from servers.oauth.store import end_with_token
 from umpteenth.accounts.services import record_audit
 
 logger = logging.getLogger(__name__)
@@ -59,6 +61,12 @@ def keep_awake(server_id: UUID) -> None:
     except (LoginRequired, ServerUnavailable) as error:
         # It is on the row, and from there in the list, on jobs and in the audit log.
         logger.info("the login of %s was not refreshed: %s", server.name, error)
+
+
+def end_over(now: datetime) -> int:
+    """End the logins that only their time has ended, so that their servers say so (P45, P48)."""
+    over = Login.objects.filter(login_condition(LoginState.EXPIRED, now, prefix=""), ended="")
+    return sum(end_with_token(login) for login in over[:AT_MOST])
 
 
 def warn(now: datetime) -> int:

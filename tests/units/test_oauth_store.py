@@ -56,7 +56,7 @@ def test_a_new_login_takes_the_place_of_the_one_before_it() -> None:
     older = read(server)
     put(server, replace(SECRETS, tokens=Tokens("access-2")))
     assert not store.replace_tokens(older, Tokens("late"), CLIENT, timezone.now())
-    assert not store.end_login(older, Login.Ended.REFUSED, "late", timezone.now())
+    assert not store.end_login(older.row, Login.Ended.REFUSED, "late", timezone.now())
     assert read(server).tokens == Tokens("access-2")
     assert read(server).row.pk != older.row.pk
 
@@ -68,7 +68,7 @@ def test_the_slower_of_two_never_overwrites_the_faster() -> None:
     slow = read(server)
     assert store.replace_tokens(slow, Tokens("fast", "r"), CLIENT, timezone.now())
     assert not store.replace_tokens(slow, Tokens("slow", "r"), CLIENT, timezone.now())
-    assert not store.end_login(slow, Login.Ended.REFUSED, "no", timezone.now())
+    assert not store.end_login(slow.row, Login.Ended.REFUSED, "no", timezone.now())
     assert read(server).tokens.access_token == "fast"
     assert not read(server).row.ended
 
@@ -145,7 +145,7 @@ def test_an_end_is_told_anew_and_leaves_nothing_to_do_for_beat() -> None:
     server, now = http_server(), timezone.now()
     put(server)
     Login.objects.update(warned_at=now - timedelta(days=1), lease_token="x")
-    assert store.end_login(read(server), Login.Ended.REFUSED, "taken\x00 back", now)
+    assert store.end_login(read(server).row, Login.Ended.REFUSED, "taken\x00 back", now)
     row = read(server).row
     assert (row.ended, row.ended_at, row.ended_reason) == ("refused", now, "taken back")
     assert (row.refresh_due_at, row.warned_at, row.lease_token) == (None, None, "")

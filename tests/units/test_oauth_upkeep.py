@@ -139,7 +139,7 @@ def test_the_audit_log_is_told_of_a_refresh_that_failed_and_of_the_end(fake: OAu
     server, now = logged_in_at(fake), timezone.now()
     change(server, refresh_failures=1, refresh_error="503, busy")
     assert upkeep.warn(now) == 1
-    store.end_login(login_of(server), Login.Ended.REFUSED, "taken back", now)
+    store.end_login(login_of(server).row, Login.Ended.REFUSED, "taken back", now)
     assert upkeep.warn(now) == 1
     assert upkeep.warn(now) == 0
     assert {(words, fact) for _, words, _, fact in entries()} == {
@@ -166,7 +166,7 @@ def test_new_trouble_after_a_refresh_that_worked_is_told_anew(fake: OAuthServer)
 def test_a_login_that_ended_with_its_token_says_so(fake: OAuthServer) -> None:
     """P45."""
     server = logged_in_at(fake, refresh=False)
-    store.end_login(login_of(server), Login.Ended.EXPIRED, NO_REFRESH, timezone.now())
+    store.end_login(login_of(server).row, Login.Ended.EXPIRED, NO_REFRESH, timezone.now())
     assert upkeep.warn(timezone.now()) == 1
     assert entries()[0][3] == f"reason: {NO_REFRESH}"
 
