@@ -88,7 +88,7 @@ def test_list_shows_states_and_no_token(member: User) -> None:
     text = new_token(member, "one", days=7)
     new_token(member, "two")
     with_token(text).get("/api/")
-    run("revoke", "two")
+    run("remove", "two")
 
     printed = run("list").output
     assert text not in printed
@@ -127,38 +127,38 @@ def test_an_empty_list_says_how_to_make_the_first() -> None:
 
 
 @pytest.mark.parametrize("by", ["name", "id"])
-def test_revoke_ends_a_token(member: User, by: str) -> None:
+def test_remove_ends_a_token(member: User, by: str) -> None:
     text = new_token(member, "Script")
     name = "script" if by == "name" else str(ApiToken.objects.get().pk)
 
-    assert run("revoke", name).output == "Revoked Script of bob.\n"
+    assert run("remove", name).output == "Revoked Script of bob.\n"
 
     assert with_token(text).get("/api/").status_code == 401
-    assert "was revoked already" in run("revoke", name, status=1).stderr
+    assert "was revoked already" in run("remove", name, status=1).stderr
 
 
-def test_revoke_means_the_token_that_still_works(member: User) -> None:
+def test_remove_means_the_token_that_still_works(member: User) -> None:
     new_token(member)
-    run("revoke", "script")
+    run("remove", "script")
     text = new_token(member)
-    run("revoke", "script")
+    run("remove", "script")
     assert with_token(text).get("/api/").status_code == 401
 
 
-def test_revoke_asks_whose_where_several_people_have_the_name(
+def test_remove_asks_whose_where_several_people_have_the_name(
     member: User, administrator: User
 ) -> None:
     new_token(member)
     kept = new_token(administrator)
 
-    assert "alice, bob. Say whose" in run("revoke", "script", status=1).stderr
-    run("revoke", "script", "--user", "bob")
+    assert "alice, bob. Say whose" in run("remove", "script", status=1).stderr
+    run("remove", "script", "--user", "bob")
 
     assert with_token(kept).get("/api/").status_code == 200
 
 
-def test_revoke_of_what_is_not_there_is_one_sentence() -> None:
-    assert "There is no such token: script." in run("revoke", "script", status=1).stderr
+def test_remove_of_what_is_not_there_is_one_sentence() -> None:
+    assert "There is no such token: script." in run("remove", "script", status=1).stderr
 
 
 @pytest.mark.parametrize("word", ["tokens", "api", "tokn"])

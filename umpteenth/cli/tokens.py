@@ -77,7 +77,7 @@ def list_tokens(as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @user_option
-def revoke(name: str, person: str | None) -> None:
+def remove(name: str, person: str | None) -> None:
     """End a token, by its name or id, at once and for good."""
     setup()
     from umpteenth.accounts.tokens import revoke_token
