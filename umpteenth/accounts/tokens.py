@@ -70,7 +70,7 @@ def create_token(
             _record(actor, "create", token, expires=f"{expires:%Y-%m-%d}" if expires else "never")
     except IntegrityError:
         whose = "You already have" if actor == owner else f"{owner.username} already has"
-        words = f"{whose} a token named {name}. Revoke it first, or take another name."
+        words = f"{whose} a token named {name}. End that one first, or take another name."
         raise TokenError(words) from None
     return token, text
 
