@@ -72,6 +72,7 @@ WITHOUT_DJANGO = (
     "jobs.permission",
     "jobs.schedule",
     "jobs.sandbox.launcher",
+    "jobs.sandbox.seccomp",
     "jobs.ump",
 )
 # They run where nothing of ours is installed, or for as long as the site is up.
