@@ -57,7 +57,11 @@
     history.replaceState(history.state, "", address);
     soon.hidden = false;
     const form = place.closest("#check").querySelector("form[data-login]");
-    going = setTimeout(() => { stopGoing(); form.requestSubmit(); }, SOON);
+    going = setTimeout(() => {
+      stopGoing();
+      // Its closing may not have been told yet.
+      if (dialog.open) form.requestSubmit();
+    }, SOON);
     window.umpteenth.announce(place.textContent.replace(/\s+/g, " ").trim());
   }
 
@@ -80,18 +84,22 @@
   document.addEventListener("htmx:sendError", undoSwitch);
 
   // A row with an open menu is not replaced under the pointer, but when the menu closes.
-  document.addEventListener("htmx:beforeRequest", (event) => {
-    const row = event.detail.elt;
+  function waitsForMenu(row) {
     const menu = row.matches?.(".server-row") && row.querySelector("details[data-menu][open]");
-    if (!menu) return;
-    event.preventDefault();
+    if (!menu) return false;
     const again = row.id.replace("server-", "row-");
     menu.addEventListener("toggle", () => htmx.trigger(document.body, again), { once: true });
+    return true;
+  }
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (waitsForMenu(event.detail.elt)) event.preventDefault();
   });
 
   // Nor one whose login is being begun, which may take seconds: its button says so.
   document.addEventListener("htmx:beforeSwap", (event) => {
     const row = event.detail.target;
+    // The menu may have been opened while the answer was on its way.
+    if (waitsForMenu(row)) event.detail.shouldSwap = false;
     if (row.matches?.(".server-row") && row.querySelector("form[data-login].htmx-request")) {
       event.detail.shouldSwap = false;
     }
