@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.e2e.actions import dialog, server_row
 from tests.e2e.conftest import Complaints, NewPage
@@ -141,6 +141,26 @@ def test_a_row_with_an_open_menu_is_renewed_when_the_menu_closes(alice: Page) ->
     alice.get_by_label("More for fake").click()
     alice.evaluate("name => htmx.trigger(document.body, name)", name)
     expect(row.get_by_role("link", name="Edit")).to_be_visible()
+    with alice.expect_response("**/row/"):
+        alice.keyboard.press("Escape")
+    expect(row.get_by_role("link", name="Edit")).to_be_hidden()
+
+
+def test_a_menu_that_opens_while_its_row_is_fetched_stays_open(alice: Page) -> None:
+    """The answer that comes in then is dropped, and asked for again when the menu closes."""
+    held: list[Route] = []
+    alice.goto("/servers/")
+    row = server_row(alice, "fake")
+    name = (row.get_attribute("id") or "").replace("server-", "row-")
+    alice.route("**/row/", lambda route: held.append(route))
+    with alice.expect_request("**/row/"):
+        alice.evaluate("name => htmx.trigger(document.body, name)", name)
+    alice.get_by_label("More for fake").click()
+    with alice.expect_response("**/row/"):
+        held[0].continue_()
+    alice.evaluate("() => new Promise(done => setTimeout(done, 100))")
+    expect(row.get_by_role("link", name="Edit")).to_be_visible()
+    alice.unroute("**/row/")
     with alice.expect_response("**/row/"):
         alice.keyboard.press("Escape")
     expect(row.get_by_role("link", name="Edit")).to_be_hidden()
