@@ -69,6 +69,7 @@ WITHOUT_DJANGO = (
     "servers.options",
     "servers.pacing",
     "servers.policy",
+    "jobs.network",
     "jobs.permission",
     "jobs.schedule",
     "jobs.sandbox.launcher",
