@@ -72,6 +72,7 @@ WITHOUT_DJANGO = (
     "jobs.network",
     "jobs.permission",
     "jobs.schedule",
+    "jobs.sandbox.egress",
     "jobs.sandbox.launcher",
     "jobs.ump",
 )
