@@ -28,6 +28,19 @@ _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})  # RFC 3490, 3.1
 
 
+# P23. Programs that fetch what they start.
+DOWNLOADERS: Final = frozenset({"npx", "npm", "pnpx", "pnpm", "bunx", "uvx", "uv", "pipx"})
+NEEDS_DOWNLOAD: Final = (
+    "npx -y and uvx download at each start and need the job setting Internet access. With "
+    "No network the package has to be installed already, and the command has to be the "
+    "installed one."
+)
+NOT_YET: Final = (
+    "This version cannot guard a network yet: the run and its stdio servers have no network, "
+    "whatever the job allows."
+)
+
+
 class DomainError(ValueError):
     """This is no name of a domain; one sentence that names it."""
 
@@ -67,6 +80,12 @@ class NetworkRules:
 
 
 NO_NETWORK: Final = NetworkRules(NONE)
+
+
+def reaches_now(rules: NetworkRules) -> bool:
+    """Whether a sandbox gets a network at this time: the guarded ones wait for their proxy, and
+    until then a run under them has none, so that nothing is wider than its name."""
+    return rules.is_unrestricted
 
 
 def _covers(domain: str, name: str) -> bool:

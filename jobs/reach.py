@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from jobs.connections import ServerLink
+from jobs.connections import AttachedServer, ServerLink
+from jobs.network import DOWNLOADERS, NEEDS_DOWNLOAD, NONE, reaches_now
 from jobs.permission import Denied, Permission
 from jobs.plan import Plan, permission_now
 from jobs.toolbox import CallMeter, Toolbox
@@ -69,14 +70,25 @@ class Reach:
                 skipped = {"server": server.name, "reason": "disabled"}
                 self._recorder.record("server.skipped", skipped)
                 continue
+            rules = self._plan.network
             link = ServerLink(
-                server, self._recorder, network=self._plan.network, report=self._report
+                server,
+                self._recorder,
+                network=reaches_now(rules),
+                report=self._report,
+                advice=self._advice(server),
             )
             links[server.name] = link
             if server.settings is not None and server.settings.credentials is not None:
                 server.settings.credentials.tell(self._learn)
             link.start()
         return links
+
+    def _advice(self, server: AttachedServer) -> str:
+        """P23: said where a server that is downloaded at each start cannot be."""
+        command = server.settings.command if server.settings else ""
+        is_downloaded = command.rpartition("/")[2] in DOWNLOADERS
+        return NEEDS_DOWNLOAD if is_downloaded and self._plan.network.mode == NONE else ""
 
     def _learn(self, secrets: Mapping[str, str]) -> None:
         """Tokens that a login got while the run was under way (P43)."""

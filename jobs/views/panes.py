@@ -36,6 +36,8 @@ _SAID = {
     "tool.refused": {"server", "tool"},
     "broker.call": {"command", "ok", "found"},
     "run.status": {"status"},
+    "network.connected": {"host", "port", "server"},
+    "network.refused": {"host", "port", "server"},
     "server.connected": {"server", "tools", "transport", "protocol_version", "socket"},
 }
 # Said whole on the line unless they are long.

@@ -317,6 +317,33 @@ def _message(line: Line, payload: Mapping[str, Any]) -> None:
     line.has_body = len(text) > PREVIEW or len(payload) > 1
 
 
+def _network_connected(line: Line, payload: Mapping[str, Any]) -> None:
+    """The first connection of a sandbox to a host; `server`: of the sandbox of that server."""
+    line.icon = "plug-connected"
+    line.title, line.detail = "Network", preview(_address(payload))
+    line.server = text_of(payload.get("server"))
+    line.outcome = "ok"
+    line.has_body = says_more(line.kind, payload)
+
+
+def _network_refused(line: Line, payload: Mapping[str, Any]) -> None:
+    line.icon = "ban"
+    line.title = preview(_address(payload)) or "Network"
+    line.server = text_of(payload.get("server"))
+    line.is_sentence = True
+    line.detail, line.outcome = preview(as_sentence(payload.get("reason"))), "refused"
+    count = payload.get("count")
+    if isinstance(count, int) and count > 1:
+        line.marks = [Mark(f"{count} times")]
+    line.has_body = len(text_of(payload.get("reason"))) > PREVIEW or says_more(line.kind, payload)
+
+
+def _address(payload: Mapping[str, Any]) -> str:
+    host, port = text_of(payload.get("host")), text_of(payload.get("port"))
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{port}" if port else host
+
+
 _WRITERS = {
     "run.status": _status,
     "server.connected": _connected,
@@ -328,6 +355,8 @@ _WRITERS = {
     "tool.progress": _progress,
     "server.notice": _notice,
     "server.tools_changed": _tools_changed,
+    "network.connected": _network_connected,
+    "network.refused": _network_refused,
     "broker.call": _broker,
     "step": _step,
     "output": _output,
