@@ -54,17 +54,25 @@ class Proxy:
         self._head_seconds = head_seconds
         self._dial_seconds = dial_seconds
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._accepting: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
 
     def serve(self, listener: socket.socket) -> None:
         """Take connections from now on; the listener is the proxy's, which closes it."""
+        if self._closed:
+            listener.close()
+            return
         listener.setblocking(False)
         self._listener = listener
         self._accepting = asyncio.create_task(self._accept(listener))
 
     def close(self) -> None:
-        """End every connection and let go of the listener, which holds a network namespace."""
+        """End every connection and let go of the listener, which holds a network namespace.
+
+        A listener that comes later is closed at once.
+        """
+        self._closed = True
         for task in (self._accepting, *self._tasks):
             if task is not None:
                 task.cancel()
