@@ -33,6 +33,7 @@ from umpteenth.core import deadlines
 from umpteenth.core.text import clean, with_full_stop
 
 if TYPE_CHECKING:
+    from jobs.sandbox.network import SandboxNetwork
     from jobs.timeline import Recorder
     from servers.mcp.client import Connection
 
@@ -73,7 +74,7 @@ class ServerLink:
         server: AttachedServer,
         recorder: Recorder,
         *,
-        network: bool = True,
+        network: SandboxNetwork | None = None,
         report: Reporter | None = None,
         attempts: Attempts | None = None,
         advice: str = "",

@@ -35,10 +35,6 @@ NEEDS_DOWNLOAD: Final = (
     "No network the package has to be installed already, and the command has to be the "
     "installed one."
 )
-NOT_YET: Final = (
-    "This version cannot guard a network yet: the run and its stdio servers have no network, "
-    "whatever the job allows."
-)
 
 
 class DomainError(ValueError):
@@ -80,12 +76,6 @@ class NetworkRules:
 
 
 NO_NETWORK: Final = NetworkRules(NONE)
-
-
-def reaches_now(rules: NetworkRules) -> bool:
-    """Whether a sandbox gets a network at this time: the guarded ones wait for their proxy, and
-    until then a run under them has none, so that nothing is wider than its name."""
-    return rules.is_unrestricted
 
 
 def _covers(domain: str, name: str) -> bool:

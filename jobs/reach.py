@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from jobs.connections import AttachedServer, ServerLink
-from jobs.network import DOWNLOADERS, NEEDS_DOWNLOAD, NONE, reaches_now
+from jobs.egress_events import reporter
+from jobs.network import DOWNLOADERS, NEEDS_DOWNLOAD, NONE
 from jobs.permission import Denied, Permission
 from jobs.plan import Plan, permission_now
+from jobs.sandbox.network import network_of
 from jobs.toolbox import CallMeter, Toolbox
 from servers import results
 from servers.inflight import Line
@@ -74,7 +76,7 @@ class Reach:
             link = ServerLink(
                 server,
                 self._recorder,
-                network=reaches_now(rules),
+                network=network_of(rules, reporter(self._recorder, server.name)),
                 report=self._report,
                 advice=self._advice(server),
             )
@@ -124,7 +126,7 @@ class Reach:
             found,
             outcome,
             self._masker,
-            network=link.network,
+            network=self._plan.network.mode != NONE,
         )
         try:
             async with self._storing:

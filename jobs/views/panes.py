@@ -38,6 +38,7 @@ _SAID = {
     "run.status": {"status"},
     "network.connected": {"host", "port", "server"},
     "network.refused": {"host", "port", "server"},
+    "network.failed": {"host", "port", "server"},
     "server.connected": {"server", "tools", "transport", "protocol_version", "socket"},
 }
 # Said whole on the line unless they are long.

@@ -338,6 +338,12 @@ def _network_refused(line: Line, payload: Mapping[str, Any]) -> None:
     line.has_body = len(text_of(payload.get("reason"))) > PREVIEW or says_more(line.kind, payload)
 
 
+def _network_failed(line: Line, payload: Mapping[str, Any]) -> None:
+    """A connection that the rules allow came about all the same not."""
+    _network_refused(line, payload)
+    line.icon, line.outcome = "alert-triangle", "failed"
+
+
 def _address(payload: Mapping[str, Any]) -> str:
     host, port = text_of(payload.get("host")), text_of(payload.get("port"))
     host = f"[{host}]" if ":" in host else host
@@ -357,6 +363,7 @@ _WRITERS = {
     "server.tools_changed": _tools_changed,
     "network.connected": _network_connected,
     "network.refused": _network_refused,
+    "network.failed": _network_failed,
     "broker.call": _broker,
     "step": _step,
     "output": _output,

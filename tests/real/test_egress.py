@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.network import NetworkRules
 from jobs.sandbox.base import SandboxError, SandboxSpec
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress, EgressEvent
@@ -106,7 +107,8 @@ def test_what_ignores_the_proxy_has_no_route(user: User, site: str) -> None:
 
 def test_nothing_of_the_start_is_left_inside(user: User) -> None:
     open_files = ["python3", "-ISc", "import os; print(sorted(os.listdir('/proc/self/fd')))"]
-    for egress in (None, {}):
+    nobody: dict[str, list[str]] = {}
+    for egress in (None, nobody):
         assert user.run(open_files, egress=egress)["out"] == "['0', '1', '2', '3']\n"
     found = user.run(["bash", "-c", "cat /proc/[0-9]*/comm | sort | uniq -c"], egress={})["out"]
     assert "python" not in found
@@ -200,7 +202,7 @@ async def run(
 @pytest.mark.skipif(find_uv() is None, reason="there is no uv here")
 async def test_uv_goes_through_it(adapter: Bubblewrap) -> None:
     script = "cd /tmp; uv venv -q v; uv pip install -q -p v/bin/python six; ls v/lib/*/*/six.py"
-    out, events = await run(adapter, script, EgressRules())
+    out, events = await run(adapter, script, EgressRules(NetworkRules("internet")))
     assert out.endswith("/six.py\n")
     assert {event.host for event in events} <= set(REGISTRIES)
 
@@ -213,22 +215,22 @@ async def test_loopback_metadata_and_addresses_are_refused_by_the_rules(
         for host in 127.0.0.1 0x7f.1 localhost 169.254.169.254; do
             curl -s --noproxy '' -o /dev/null -w '%{{http_code}} ' http://$host:{port}/; done
     """
-    out, events = await run(adapter, script, EgressRules())
+    out, events = await run(adapter, script, EgressRules(NetworkRules("internet")))
     assert out == "403 " * 4
     assert [event.kind for event in events] == ["refused"] * 4
     assert "cloud metadata" in events[-1].reason
-    out, _ = await run(adapter, script, EgressRules(allow_private=True))
+    out, _ = await run(adapter, script, EgressRules(NetworkRules("internet", allow_private=True)))
     assert out == "200 200 200 403 "
 
 
 async def test_the_proxy_is_there_before_the_command(adapter: Bubblewrap) -> None:
     for _ in range(20):
-        assert (await run(adapter, AT_ONCE, EgressRules()))[0] == "there\n"
+        assert (await run(adapter, AT_ONCE, EgressRules(NetworkRules("internet"))))[0] == "there\n"
 
 
 async def test_starts_and_kills_leave_no_descriptor(adapter: Bubblewrap) -> None:
     """A listener that stays open holds the network namespace of its sandbox."""
-    await run(adapter, "true", EgressRules())
+    await run(adapter, "true", EgressRules(NetworkRules("internet")))
     launcher = adapter._launcher._connection
     assert launcher is not None
 
@@ -238,7 +240,9 @@ async def test_starts_and_kills_leave_no_descriptor(adapter: Bubblewrap) -> None
 
     before = held()
     spec = SandboxSpec(
-        party="agent", network=False, egress=Egress(EgressRules(), lambda event: None)
+        party="agent",
+        network=False,
+        egress=Egress(EgressRules(NetworkRules("internet")), lambda event: None),
     )
     for number in range(STARTS):
         process = await adapter.start(["bash", "-c", f"{AT_ONCE}; sleep 999"], spec)
@@ -246,7 +250,7 @@ async def test_starts_and_kills_leave_no_descriptor(adapter: Bubblewrap) -> None
             assert await process.stdout.readline() == b"there\n"
         await process.kill()  # half of them before the listener has come
     # Once more, so that all answers of the launcher have been read.
-    await run(adapter, "true", EgressRules())
+    await run(adapter, "true", EgressRules(NetworkRules("internet")))
     await asyncio.sleep(0)
     assert held() == before
 
@@ -256,7 +260,9 @@ def _child_of(pid: int) -> int:
 
 
 async def test_a_network_is_guarded_or_not(adapter: Bubblewrap) -> None:
-    spec = SandboxSpec(party="agent", network=True, egress=Egress(EgressRules(), print))
+    spec = SandboxSpec(
+        party="agent", network=True, egress=Egress(EgressRules(NetworkRules("internet")), print)
+    )
     with pytest.raises(SandboxError, match="either"):
         await adapter.start(["true"], spec)
 

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from jobs import definition
+from jobs.egress_events import reporter
 from jobs.models import Attachment, Job
-from jobs.network import NEEDS_DOWNLOAD, NOT_YET, NetworkRules, reaches_now
+from jobs.network import NEEDS_DOWNLOAD, NetworkRules
 from jobs.plan import make_plan
 from jobs.sandbox import base as sandbox
+from jobs.sandbox import network as sandbox_network
 from jobs.sandbox.base import SandboxProcess, SandboxSpec
+from jobs.sandbox.egress.base import MAX_REFUSALS, Egress
+from jobs.sandbox.egress.rules import EgressRules, rules_for
+from jobs.sandbox.network import SandboxNetwork
 from servers.mcp.types import ServerUnavailable
 from tests.fakes.executions import attach, execute, without_a_machine
 from tests.fakes.runs import (
@@ -24,6 +30,7 @@ from tests.fakes.runs import (
     start_plainly,
 )
 from tests.fakes.server_rows import stdio_server
+from umpteenth.core.config import NetworkOptions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -81,6 +88,7 @@ def test_no_network_is_wider_than_its_name(specs: list[SandboxSpec], network: st
     run = execute(make_job(network=network))
     assert run.status == "succeeded"
     assert [spec.network for spec in specs] == [network == "unrestricted"]
+    assert [spec.egress is not None for spec in specs] == [network in ("internet", "domains")]
 
 
 @pytest.mark.parametrize("network", ALL)
@@ -88,7 +96,7 @@ def test_stdio_servers_get_the_network_of_the_job(
     servers: FakeServers, monkeypatch: pytest.MonkeyPatch, network: str
 ) -> None:
     """P22"""
-    asked: list[bool] = []
+    asked: list[SandboxNetwork] = []
 
     def spawner(**options: Any) -> None:
         asked.append(options["network"])
@@ -98,13 +106,61 @@ def test_stdio_servers_get_the_network_of_the_job(
     job = make_job(network=network)
     attach_stdio(job, "npx")
     execute(job)
-    assert asked == [reaches_now(NetworkRules(network))] == [network == "unrestricted"]
+    [found] = asked
+    assert found.unrestricted == (network == "unrestricted")
+    assert (found.egress is not None) == (network in ("internet", "domains"))
 
 
-@pytest.mark.parametrize("network", ALL)
-def test_a_network_that_is_not_there_yet_is_told(network: str) -> None:
-    told = payloads_of(execute(make_job(network=network)), "log")
-    assert told == ([{"message": NOT_YET}] if network in ("internet", "domains") else [])
+class FakeRecorder:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def record(self, kind: str, payload: dict[str, Any]) -> None:
+        self.events.append((kind, payload))
+
+
+def test_what_the_proxy_meets_is_on_the_timeline() -> None:
+    recorder = FakeRecorder()
+    egress = Egress(EgressRules(NetworkRules("internet")), reporter(recorder, "files"))  # type: ignore[arg-type]
+    egress.opened("pypi.org", 443)
+    egress.refused("10.0.0.1", 80, "It is private.")
+    egress.failed("b.example", 80, "It does not answer.")
+    assert recorder.events == [
+        ("network.connected", {"host": "pypi.org", "port": 443, "server": "files"}),
+        (
+            "network.refused",
+            {"host": "10.0.0.1", "port": 80, "reason": "It is private.", "server": "files"},
+        ),
+        (
+            "network.failed",
+            {"host": "b.example", "port": 80, "reason": "It does not answer.", "server": "files"},
+        ),
+    ]
+
+
+def test_a_full_journal_is_on_the_timeline_once() -> None:
+    recorder = FakeRecorder()
+    egress = Egress(EgressRules(NetworkRules("internet")), reporter(recorder))  # type: ignore[arg-type]
+    for number in range(MAX_REFUSALS + 5):
+        egress.refused("10.0.0.1", number + 1, "It is private.")
+    assert [kind for kind, _ in recorder.events].count("log") == 1
+    assert recorder.events[0][1] == {"host": "10.0.0.1", "port": 1, "reason": "It is private."}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_test_has_internet_and_what_the_installation_allows(
+    monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """P24"""
+    options = NetworkOptions(allow_private_targets=allowed)
+    monkeypatch.setattr(
+        sandbox_network,
+        "get_options",
+        lambda: settings.OPTIONS.model_copy(update={"network": options}),
+    )
+    found = sandbox_network.network_of_a_test()
+    assert found.egress is not None
+    assert found.egress.gate == rules_for(NetworkRules("internet", allow_private=allowed))
 
 
 @pytest.mark.parametrize("command", ["npx", "/usr/bin/uvx"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.network import NetworkRules
 from jobs.sandbox import base, bubblewrap, mounts, probe, spawner
 from jobs.sandbox.base import Bind, SandboxError, SandboxSpec, SandboxUnavailable
 from jobs.sandbox.bubblewrap import Bubblewrap
@@ -62,7 +63,7 @@ def test_package_managers_are_told_that_there_is_no_network(data_dir: Path) -> N
 
 
 def guarded(**changes: object) -> SandboxSpec:
-    return spec(egress=Egress(EgressRules(), lambda event: None), **changes)
+    return spec(egress=Egress(EgressRules(NetworkRules("internet")), lambda event: None), **changes)
 
 
 def test_a_guarded_network_is_a_namespace_with_a_proxy_in_it(data_dir: Path) -> None:
@@ -343,7 +344,7 @@ async def test_a_server_without_a_sandbox_is_unavailable_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(base, "adapter", lambda: broken)
     with pytest.raises(ServerUnavailable, match="systempaths=unconfined"):
-        await spawner.make_spawner(new_id(), True)(["true"], {})
+        await spawner.make_spawner(new_id())(["true"], {})
 
 
 def test_the_home_of_a_server_persists_and_is_its_own(tmp_path: Path) -> None:
