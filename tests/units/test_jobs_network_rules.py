@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from django.db import migrations
 
 from jobs import definition, services
 from jobs.definition import InvalidJob, JobData, NotAllowed
@@ -88,17 +86,6 @@ class TestWhatIsStored:
             create(allow_private_network=True)
         assert list(caught.value.errors) == ["allow_private_network"]
         assert create(allow_private_network=False).network == "internet"
-
-    def test_jobs_from_before_keep_the_network_that_they_had(self) -> None:
-        """The migration touches no value; only what new jobs get is another."""
-        migration = import_module("jobs.migrations.0003_network_rules").Migration
-        for operation in migration.operations:
-            assert isinstance(operation, migrations.AddField | migrations.AlterField)
-        added = {op.name: op.field for op in migration.operations}
-        assert added["domains"].get_default() == []
-        assert added["allow_private_network"].get_default() is False
-        values = [value for value, _ in added["network"].choices]
-        assert values == ["none", "internet", "domains", "unrestricted"]
 
 
 class TestWhoMayWidenIt:
