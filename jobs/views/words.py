@@ -339,9 +339,9 @@ def _network_refused(line: Line, payload: Mapping[str, Any]) -> None:
 
 
 def _network_failed(line: Line, payload: Mapping[str, Any]) -> None:
-    """A connection that the rules allow came about all the same not."""
+    """The rules allow the connection, and it did not come about."""
     _network_refused(line, payload)
-    line.icon, line.outcome = "alert-triangle", "failed"
+    line.icon, line.outcome = "plug-connected-x", "error"
 
 
 def _address(payload: Mapping[str, Any]) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from jobs.models import Run
+from jobs.models import Run, RunEvent
+from jobs.views.words import describe
 from tests.fakes.runs import make_job
 from tests.fakes.timelines import add, call, result, run_of
 
@@ -57,6 +58,7 @@ def page(client: Client, url: str) -> str:
             "It points to a private address.",
         ),
         ("network.refused", {"host": "a.example", "reason": "no", "count": 3}, "3 times"),
+        ("network.failed", {"host": "a.example", "reason": "no answer came"}, "No answer came."),
         ("fail", {"reason": "no data"}, "Script reported a failure"),
         ("run.status", {"status": "timed_out"}, "Timed out"),
         ("artifact", {"name": "report.csv", "size": 3}, "report.csv"),
@@ -68,6 +70,19 @@ def test_each_kind_of_event_reads_as_words(
 ) -> None:
     add(run, kind, payload)
     assert words in page(member_client, f"/runs/{run.pk}/")
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [("connected", "ok"), ("refused", "refused"), ("failed", "error")],
+)
+def test_what_the_proxy_did_has_a_word_and_a_shape(run: Run, kind: str, outcome: str) -> None:
+    payload = {"host": "a.example", "port": 443, "server": "time", "reason": "no answer came"}
+    add(run, f"network.{kind}", payload)
+    event = RunEvent.objects.get(kind=f"network.{kind}")
+    line = describe(event)
+    assert (line.outcome, line.server, line.has_body) == (outcome, "time", False)
+    assert "a.example:443" in line.title + line.detail
 
 
 def test_a_key_that_is_not_there_is_an_answer_and_no_error(member_client: Client, run: Run) -> None:
