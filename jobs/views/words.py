@@ -320,7 +320,7 @@ def _message(line: Line, payload: Mapping[str, Any]) -> None:
 def _network_connected(line: Line, payload: Mapping[str, Any]) -> None:
     """The first connection of a sandbox to a host; `server`: of the sandbox of that server."""
     line.icon = "plug-connected"
-    line.title, line.detail = "Network", preview(_address(payload))
+    line.title, line.detail = _address(payload), "First connection to this host"
     line.server = text_of(payload.get("server"))
     line.outcome = "ok"
     line.has_body = says_more(line.kind, payload)
@@ -328,14 +328,16 @@ def _network_connected(line: Line, payload: Mapping[str, Any]) -> None:
 
 def _network_refused(line: Line, payload: Mapping[str, Any]) -> None:
     line.icon = "ban"
-    line.title = preview(_address(payload)) or "Network"
+    line.title = _address(payload)
     line.server = text_of(payload.get("server"))
     line.is_sentence = True
-    line.detail, line.outcome = preview(as_sentence(payload.get("reason"))), "refused"
+    # As it is: it may begin with the name of the host.
+    line.detail, line.outcome = preview(payload.get("reason")), "refused"
     count = payload.get("count")
     if isinstance(count, int) and count > 1:
         line.marks = [Mark(f"{count} times")]
-    line.has_body = len(text_of(payload.get("reason"))) > PREVIEW or says_more(line.kind, payload)
+    # A line is too narrow for most reasons.
+    line.has_body = bool(line.detail) or says_more(line.kind, payload)
 
 
 def _network_failed(line: Line, payload: Mapping[str, Any]) -> None:
@@ -346,7 +348,7 @@ def _network_failed(line: Line, payload: Mapping[str, Any]) -> None:
 
 def _address(payload: Mapping[str, Any]) -> str:
     host, port = text_of(payload.get("host")), text_of(payload.get("port"))
-    host = f"[{host}]" if ":" in host else host
+    host = preview(f"[{host}]" if ":" in host else host) or "Network"
     return f"{host}:{port}" if port else host
 
 
