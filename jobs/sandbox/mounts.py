@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
-from jobs.sandbox.files import node_preload, ump_program
+from jobs.sandbox.files import connect_program, node_preload, ump_program
 from jobs.sandbox.places import Places, system_python
 from jobs.sandbox.process import PROXY_PORT
 from jobs.sandbox.runtime import small_file
 
 NODE_PRELOAD = "/ump/proxy.cjs"
+CONNECT_PROGRAM = "/ump/bin/proxy-connect"
 SEARCH_PATH = "/ump/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _USERS = """root:x:0:0:root:/root:/usr/sbin/nologin
@@ -133,6 +134,7 @@ def _party(options: _Options, spec: SandboxSpec, places: Places) -> None:
                 options.show(program, f"/ump/bin/{program.name}")
     if spec.egress is not None:
         options.show(node_preload(), NODE_PRELOAD)
+        options.show(connect_program(), CONNECT_PROGRAM)
     if spec.party == "agent":
         options.show(ump_program(), "/ump/bin/ump")
     home = f"/home/{spec.party}"
@@ -185,11 +187,13 @@ def _proxy() -> Mapping[str, str]:
     """Where programs find the proxy of a guarded sandbox.
 
     ALL_PROXY is no SOCKS URL: HTTP clients of Python then fail for want of a package. Node takes
-    NODE_USE_ENV_PROXY from 22.21 on; older ones get it from what they load first.
+    NODE_USE_ENV_PROXY from 22.21 on; older ones get it from what they load first. git over ssh is
+    joined to it by a program of ours.
     """
     url = f"http://127.0.0.1:{PROXY_PORT}"
     loopback = "127.0.0.1,localhost,::1"
     found = {"NODE_USE_ENV_PROXY": "1", "NODE_OPTIONS": f"--require={NODE_PRELOAD}"}
+    found["GIT_SSH_COMMAND"] = f"ssh -o 'ProxyCommand={CONNECT_PROGRAM} %h %p'"
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         found[name] = found[name.lower()] = url
     for name in ("NO_PROXY", "no_proxy"):

@@ -158,6 +158,30 @@ def test_own_options_of_node_are_kept(user: User) -> None:
     assert found == "--require=/ump/proxy.cjs --no-warnings\n"
 
 
+def test_what_speaks_for_ssh_joins_both_ways(user: User, site: str) -> None:
+    port = site.rstrip("/").rpartition(":")[2]
+    script = f"printf 'GET / HTTP/1.0\r\n\r\n' | proxy-connect site.test {port} | tail -n 1"
+    assert user.run(["bash", "-c", script], egress=KNOWN)["out"] == "a page of the site\n"
+    refused = user.run(["proxy-connect", "other.test", "22"], egress=KNOWN)
+    assert (refused["code"], refused["out"]) == (1, "")
+    assert refused["err"] == "other.test is not among the known ones.\n"
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh here")
+def test_git_over_ssh_goes_through_it(user: User) -> None:
+    fetch = ["git", "ls-remote", "ssh://git@other.test/repository"]
+    result = user.run(fetch, egress=KNOWN)
+    assert "other.test is not among the known ones." in result["err"]
+    assert [event[:2] for event in result["events"]] == [["refused", "other.test"]]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
+def test_git_over_http_goes_through_it(user: User) -> None:
+    result = user.run(["git", "ls-remote", "https://other.test/repository"], egress=KNOWN)
+    assert "403" in result["err"]
+    assert [event[:2] for event in result["events"]] == [["refused", "other.test"]]
+
+
 def _reachable() -> bool:
     with suppress(OSError):
         for name in REGISTRIES:

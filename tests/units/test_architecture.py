@@ -77,7 +77,12 @@ WITHOUT_DJANGO = (
     "jobs.ump",
 )
 # They run where nothing of ours is installed, or for as long as the site is up.
-STANDARD_LIBRARY_ONLY = ("jobs.sandbox.launcher", "jobs.ump", "umpteenth.supervisor")
+STANDARD_LIBRARY_ONLY = (
+    "jobs.sandbox.egress.connect",
+    "jobs.sandbox.launcher",
+    "jobs.ump",
+    "umpteenth.supervisor",
+)
 # Packages whose own __init__ holds nothing that runs.
 EMPTY = ("umpteenth", "umpteenth.core", "secrets_vault", "servers", "servers.oauth", "jobs")
 SDK = ("mcp", "mcp_types")
