@@ -23,6 +23,7 @@ from jobs.sandbox.egress.rules import (
     own_endpoints,
     rules_for,
 )
+from tests.fakes.names import Names
 from umpteenth.core import addresses
 from umpteenth.core.config import Options
 
@@ -138,6 +139,16 @@ async def test_an_allowed_domain_may_not_lead_inside(names: Callable[..., None])
     assert "private" in await why_not(DOMAINS, "example.com")
     opened = EgressRules(NetworkRules("domains", NAMES, allow_private=True))
     assert await opened("example.com", 443) == ("10.0.0.1",)
+
+
+async def test_what_is_dialled_is_what_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I02: the name stands for another address a moment later."""
+    answers = Names()
+    answers.set_in_turn("rebinding.example", [PUBLIC], ["127.0.0.1"])
+    monkeypatch.setattr(socket, "getaddrinfo", answers)
+    assert await INTERNET("rebinding.example", 443) == (PUBLIC,)
+    assert answers.asked == ["rebinding.example"]
+    assert "(127.0.0.1)" in await why_not(INTERNET, "rebinding.example")
 
 
 async def test_a_name_that_nobody_knows_is_no_refusal(names: Callable[..., None]) -> None:
