@@ -75,9 +75,6 @@ class NetworkRules:
         return any(_covers(domain, name) for domain in self.domains)
 
 
-NO_NETWORK: Final = NetworkRules(NONE)
-
-
 def _covers(domain: str, name: str) -> bool:
     """`*.example.org` stands for all names below example.org, and not for itself."""
     return name.endswith(domain[1:]) if domain.startswith("*.") else name == domain
