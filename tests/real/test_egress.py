@@ -19,12 +19,15 @@ from pathlib import Path
 import pytest
 
 from jobs.network import NetworkRules
+from jobs.sandbox import base as sandbox
 from jobs.sandbox.base import SandboxError, SandboxSpec
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress, EgressEvent
 from jobs.sandbox.egress.rules import EgressRules
 from jobs.sandbox.launcher_client import KILLED, LauncherClient
 from jobs.sandbox.places import Places, find_uv, visible_certificates
+from tests.fakes.executions import execute, without_a_machine
+from tests.fakes.runs import make_job, output_of, payloads_of
 from tests.real.sandboxes import User, user_who
 
 pytestmark = pytest.mark.real
@@ -245,6 +248,33 @@ async def test_loopback_metadata_and_addresses_are_refused_by_the_rules(
     assert "cloud metadata" in events[-1].reason
     out, _ = await run(adapter, script, EgressRules(NetworkRules("internet", allow_private=True)))
     assert out == "200 200 200 403 "
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_run_reached_and_what_it_could_not_is_on_its_timeline(
+    site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 5, section 3: from the job's setting to the line that a reader sees."""
+    start = sandbox.start
+    without_a_machine(monkeypatch)
+    monkeypatch.setattr(sandbox, "start", start)
+    here = site.replace("site.test", "localhost").rstrip("/")
+    script = f"""#!/bin/bash
+        for url in {here} {here} http://1.2.3.4/; do
+            curl -s --noproxy '' -o /dev/null -w '%{{http_code}} ' $url; done
+    """
+    allowed = make_job(
+        script=script, network="domains", domains=["localhost"], allow_private_network=True
+    )
+    run = execute(allowed)
+    assert output_of(run) == "200 200 403 "
+    port = int(here.rpartition(":")[2])
+    assert payloads_of(run, "network.connected") == [{"host": "localhost", "port": port}]
+    [refused] = payloads_of(run, "network.refused")
+    assert refused["host"] == "1.2.3.4"
+    assert "only the listed names" in refused["reason"]
+    run = execute(make_job(name="other", script=script, network="none"))
+    assert output_of(run) == "000 000 000 "
 
 
 async def test_the_proxy_is_there_before_the_command(adapter: Bubblewrap) -> None:
