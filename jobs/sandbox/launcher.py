@@ -227,7 +227,12 @@ class Launcher:
                 stack.callback(os.close, descriptor)
             pid = self.fork(command, [*descriptors, info_w, block_r], numbers)
             self.started[pid] = name
-            if os.fork() == 0:
+            try:
+                helper = os.fork()
+            except OSError:
+                _kill(pid)
+                raise
+            if helper == 0:
                 # Its end must be seen here: bwrap holds the only other one.
                 os.close(info_w)
                 self.listen(name, pid, port, info_r, block_w)
@@ -247,8 +252,6 @@ class Launcher:
         """
         answer = {"event": "listener", "id": name}
         try:
-            for descriptor in (1, 2):
-                os.dup2(0, descriptor)
             found = read_info(info)
             if found is None:
                 os._exit(0)  # bwrap has ended before it came so far, or was killed
