@@ -1,10 +1,10 @@
 # One image for web, worker and beat; docker-compose.yml says which.
 FROM python:3.11-slim-bookworm
 
-# bubblewrap: sandboxes. Node: MCP servers that start with npx. git: those that read repositories.
+# bubblewrap, libseccomp2: sandboxes. Node: MCP servers that start with npx. git: those that read repositories.
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      bubblewrap ca-certificates git nodejs npm python3 tini \
+      bubblewrap ca-certificates git libseccomp2 nodejs npm python3 tini \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /app

@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: help setup up demo test unit e2e lint format types bench vendor
 
 help:
-	@echo 'make setup    a virtual environment with the locked packages, and bubblewrap'
+	@echo 'make setup    a virtual environment with the locked packages, bubblewrap and libseccomp'
 	@echo 'make up       start Umpteenth at http://127.0.0.1:8080 (another port: PORT=…)'
 	@echo 'make demo     set up, then run the example to its end'
 	@echo 'make test     set up everything, then lint, types and all tests'

@@ -5,7 +5,8 @@ needs, and `setpriv` changes to the party's user and drops them. A plain user ge
 namespace in which the party's id stands for his own.
 
 All options go to bwrap through a descriptor (`--args`), so that no variable's value is ever in
-an argument list, which any process of the machine may read.
+an argument list, which any process of the machine may read. So does the filter of system calls
+(`--seccomp`); without one bwrap starts nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from jobs.sandbox import seccomp
 from jobs.sandbox.base import (
     LINE_LIMIT,
     USER_IDS,
@@ -34,15 +36,17 @@ from jobs.sandbox.launcher_client import (
 )
 from jobs.sandbox.mounts import build_options
 from jobs.sandbox.places import Places
-from jobs.sandbox.probe import NO_BUBBLEWRAP, NO_UTIL_LINUX, explain, probe
+from jobs.sandbox.probe import IS_FILTERED, NO_BUBBLEWRAP, NO_UTIL_LINUX, explain, probe
 from jobs.sandbox.process import start_process
 
 PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
 
-# The descriptor that bwrap reads its options from; behind it those of `LauncherClient.start`.
+# The descriptors that bwrap reads its options and the filter of system calls from; behind them
+# those of `LauncherClient.start`.
 _OPTIONS_FD = 3
-_INFO_FD = 4
-_BLOCK_FD = 5
+_FILTER_FD = 4
+_INFO_FD = 5
+_BLOCK_FD = 6
 _SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _MAX_VALUE = 128 * 1024  # bytes of one variable or argument; the kernel's limit
 
@@ -89,19 +93,32 @@ class Bubblewrap:
         if not self._launcher.running:
             await asyncio.to_thread(self._ensure)
         privileged = self._ensure()
-        options = pack(build_options(spec, self.places, privileged=privileged))
+        descriptors = self._descriptors(spec, privileged)
         try:
             return await start_process(
                 self._launcher,
                 command_line(argv, spec, privileged=privileged),
                 owner=USER_IDS[spec.party] if privileged else None,
-                extra=[options],
+                extra=descriptors,
                 limits=default_limits(),
                 limit=limit,
                 egress=spec.egress,
             )
         finally:
-            os.close(options)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _descriptors(self, spec: SandboxSpec, privileged: bool) -> tuple[int, int]:
+        """What becomes `_OPTIONS_FD` and `_FILTER_FD`; the caller closes both."""
+        try:
+            rules = seccomp.open_filter()
+        except seccomp.FilterUnavailable as error:
+            raise SandboxUnavailable(str(error)) from None
+        try:
+            return pack(build_options(spec, self.places, privileged=privileged)), rules
+        except BaseException:
+            os.close(rules)
+            raise
 
     def _ensure(self) -> bool:
         try:
@@ -114,17 +131,20 @@ class Bubblewrap:
             return NO_BUBBLEWRAP
         if shutil.which("setpriv") is None or shutil.which("setsid") is None:
             return NO_UTIL_LINUX
+        if why := seccomp.problem():
+            return why
         try:
             privileged = self._launcher.ensure()
         except LauncherUnusable as error:
             return explain(str(error))
         spec = SandboxSpec(party="agent", network=False)
-        options = pack(build_options(spec, self.places, privileged=privileged))
+        descriptors = self._descriptors(spec, privileged)
         try:
-            command = command_line(["true"], spec, privileged=privileged)
-            return probe(self._launcher, command, options)
+            command = command_line(IS_FILTERED, spec, privileged=privileged)
+            return probe(self._launcher, command, descriptors)
         finally:
-            os.close(options)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
 def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) -> list[str]:
@@ -139,6 +159,8 @@ def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) ->
         shutil.which("bwrap") or "/usr/bin/bwrap",
         "--args",
         str(_OPTIONS_FD),
+        "--seccomp",
+        str(_FILTER_FD),
         *(wait if spec.egress is not None else ()),
         "--",
         *(drop if privileged else ()),

@@ -2,12 +2,17 @@
 
 Two traps shape this (measured): directories that bwrap makes on the way to a place are 0700 and
 root's, so every parent is made first; and as root its /dev/shm and tmpfs are 0755.
+
+Whatever is in memory has a size, or is read-only: a tmpfs without one may fill half of the
+machine's memory. A plain user owns what bwrap makes, so that modes alone would not hold him.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
@@ -18,6 +23,10 @@ from jobs.sandbox.runtime import small_file
 
 NODE_PRELOAD = "/ump/proxy.cjs"
 CONNECT_PROGRAM = "/ump/bin/proxy-connect"
+# What each place in memory holds at most, and the share of a small machine's memory.
+MEMORY_SIZE = 1024**3
+_SHARE = 8
+
 SEARCH_PATH = "/ump/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _USERS = """root:x:0:0:root:/root:/usr/sbin/nologin
@@ -56,7 +65,7 @@ class _Options:
         """An empty directory in memory that everybody may write to."""
         self.parents(inside)
         self._made.add(PurePosixPath(inside))
-        self.add("--perms", "1777", "--tmpfs", inside)
+        self.add("--perms", "1777", "--size", str(memory_size()), "--tmpfs", inside)
 
     def bind(self, bind: Bind) -> None:
         self.parents(bind.inside)
@@ -101,6 +110,26 @@ def _namespaces(options: _Options, spec: SandboxSpec, privileged: bool) -> None:
     else:
         user = str(USER_IDS[spec.party])
         options.add("--unshare-user", "--uid", user, "--gid", user)
+        # The filter of system calls forbids them too. As root bwrap has no such lock.
+        if _can_close_namespaces():
+            options.add("--disable-userns")
+
+
+@lru_cache(maxsize=1)
+def _can_close_namespaces() -> bool:
+    """Whether this bwrap (0.8 or newer) can end the making of user namespaces inside."""
+    try:
+        said = subprocess.run(["bwrap", "--help"], check=False, capture_output=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"--disable-userns" in said.stdout
+
+
+@lru_cache(maxsize=1)
+def memory_size() -> int:
+    """What each place in memory holds at most, in bytes."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(MEMORY_SIZE, machine // _SHARE)
 
 
 def _system(options: _Options, spec: SandboxSpec) -> None:
@@ -117,6 +146,7 @@ def _system(options: _Options, spec: SandboxSpec) -> None:
     options.add("--proc", "/proc", "--dev", "/dev")
     for place in ("/dev/shm", "/tmp", "/var/tmp"):
         options.memory(place)
+    options.add("--remount-ro", "/dev")
     options.directory("/run")
     resolver = Path("/etc/resolv.conf")
     if spec.network and resolver.is_symlink() and resolver.exists():
@@ -155,7 +185,7 @@ def _hide(options: _Options, hidden: Iterable[Path], spec: SandboxSpec) -> None:
                 continue
             inside = str(place / real.relative_to(host.resolve()))
             if real.is_dir():
-                options.add("--perms", "0755", "--tmpfs", inside)
+                options.add("--perms", "0755", "--tmpfs", inside, "--remount-ro", inside)
             else:
                 options.add("--ro-bind", "/dev/null", inside)
 

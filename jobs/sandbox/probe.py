@@ -26,6 +26,14 @@ NO_USER_NAMESPACES = (
     " or start the worker as root."
 )
 
+# What a trial runs: whether it is behind a filter, as the kernel has it.
+IS_FILTERED = (
+    "sh",
+    "-c",
+    'while read -r name value; do [ "$name$value" = Seccomp:2 ] && exit 0; done'
+    " < /proc/self/status; echo the kernel does not filter their system calls >&2; exit 1",
+)
+
 # Kernel switches that forbid a plain user's namespaces: file, value that forbids, remedy.
 _SWITCHES = (
     ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
@@ -38,8 +46,11 @@ _SWITCHES = (
 )
 
 
-def probe(launcher: LauncherClient, command: Sequence[str], options: int) -> str:
-    """Start the command and wait for its end; "" if it went well. Blocks."""
+def probe(launcher: LauncherClient, command: Sequence[str], extra: Sequence[int]) -> str:
+    """Start the command and wait for its end; "" if it went well. Blocks.
+
+    `extra` are descriptors that become 3, 4, …
+    """
     ended = threading.Event()
     result: list[tuple[int, str]] = []
 
@@ -51,7 +62,7 @@ def probe(launcher: LauncherClient, command: Sequence[str], options: int) -> str
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
         name = launcher.start(
-            command, [nothing, nothing, messages, options], report, default_limits()
+            command, [nothing, nothing, messages, *extra], report, default_limits()
         )
         if not ended.wait(PROBE_TIMEOUT):
             launcher.kill(name)

@@ -8,6 +8,7 @@ from django.views.decorators.http import require_GET
 from jobs.models import Worker
 from jobs.presence import SILENT
 from jobs.sandbox.base import adapter
+from jobs.sandbox.mounts import memory_size
 from jobs.sandbox.places import Places
 from jobs.sandbox.programs import find_programs
 from umpteenth.accounts.access import administrator_required
@@ -26,6 +27,7 @@ def sandboxes(request: Request) -> HttpResponse:
     programs = find_programs()
     context = {
         "adapter": adapter().name,
+        "memory_size": memory_size(),
         "workers": workers,
         "any_alive": any(alive for _, alive in workers),
         "readonly_paths": Places.from_options(options).readonly,

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyseccomp
+
 from jobs.sandbox.places import system_python, visible_certificates
 
 PROJECT = Path(__file__).parents[2]
@@ -96,6 +98,7 @@ def _copy_code(public: Path) -> Path:
         shutil.copytree(PROJECT / package, code / package, ignore=ignored)
     (code / "tests/real").mkdir(parents=True)
     shutil.copy(PROJECT / "tests/real/sandbox_trial.py", code / "tests/real")
+    shutil.copy(pyseccomp.__file__, code)
     (code / "jobs/__init__.py").touch()
     (code / "umpteenth/core").mkdir(parents=True)
     shutil.copy(PROJECT / "umpteenth/core/deadlines.py", code / "umpteenth/core")

@@ -74,6 +74,7 @@ WITHOUT_DJANGO = (
     "jobs.schedule",
     "jobs.sandbox.egress",
     "jobs.sandbox.launcher",
+    "jobs.sandbox.seccomp",
     "jobs.ump",
 )
 # They run where nothing of ours is installed, or for as long as the site is up.

@@ -241,6 +241,7 @@ def test_doctor_finds_nothing_where_nothing_is_missing() -> None:
     assert report["ok"] is True
     names = {finding["name"] for finding in report["findings"]}
     assert {"Python", "bubblewrap", "Node", "database", "queue", "keys", "sandbox"} <= names
+    assert examine()["sandbox"].text == "starts; its system calls are filtered"
 
 
 @pytest.mark.usefixtures("healthy")

@@ -49,6 +49,8 @@ def test_the_adapter_and_what_sandboxes_see_are_shown(administrator_client: Clie
     text = page(administrator_client)
     assert "bubblewrap" in text
     assert "uvx" in text
+    assert "Filtered in every sandbox" in text
+    assert "/dev/shm" in text
     assert "docs/examples" in text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.network import NetworkRules
-from jobs.sandbox import base, bubblewrap, mounts, probe, spawner
+from jobs.sandbox import base, bubblewrap, mounts, probe, seccomp, spawner
 from jobs.sandbox.base import Bind, SandboxError, SandboxSpec, SandboxUnavailable
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress
@@ -97,7 +97,10 @@ def test_own_proxies_and_options_of_node_are_kept(data_dir: Path) -> None:
 def test_only_a_guarded_command_waits_for_its_listener() -> None:
     waits = bubblewrap.command_line(["true"], guarded(), privileged=False)
     at = waits.index("--")
-    assert waits[1:at] == ["--args", "3", "--info-fd", "4", "--block-fd", "5"]
+    assert waits[1:at] == [
+        *("--args", "3", "--seccomp", "4"),
+        *("--info-fd", "5", "--block-fd", "6"),
+    ]
     assert "--block-fd" not in bubblewrap.command_line(["true"], spec(), privileged=False)
 
 
@@ -156,6 +159,42 @@ def test_no_variable_is_in_the_command_line() -> None:
     assert "hush-hush" not in repr(secret)
 
 
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_plain_users_namespaces_are_closed_a_second_time_where_bwrap_can(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, knows: bool
+) -> None:
+    """P8: and never as root, where it would need a user namespace with a single id."""
+    monkeypatch.setattr(mounts, "_can_close_namespaces", lambda: knows)
+    places = Places(data_dir)
+    assert ("--disable-userns" in build(spec(), places, privileged=False)) is knows
+    assert "--disable-userns" not in build(spec(), places, privileged=True)
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+def test_whatever_is_in_memory_has_a_size(data_dir: Path, privileged: bool) -> None:
+    options = build(spec(party="mcp"), Places(data_dir), privileged=privileged)
+    places = {
+        options[at + 1]: options[at - 2 : at]
+        for at, item in enumerate(options)
+        if item == "--tmpfs"
+    }
+    assert set(places) == {"/tmp", "/var/tmp", "/dev/shm", "/workspace", "/home/mcp"}
+    assert all(given == ["--size", str(mounts.memory_size())] for given in places.values())
+    assert 0 < mounts.memory_size() <= mounts.MEMORY_SIZE
+    read_only = {options[at + 1] for at, item in enumerate(options) if item == "--remount-ro"}
+    assert read_only == {"/", "/dev"}
+
+
+def test_on_a_small_machine_a_place_in_memory_is_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1024**3 // 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    mounts.memory_size.cache_clear()
+    try:
+        assert mounts.memory_size() == 128 * 1024**2
+    finally:
+        mounts.memory_size.cache_clear()
+
+
 def test_parents_of_a_place_are_made_for_everybody_first(data_dir: Path, tmp_path: Path) -> None:
     """bwrap alone would make them 0700 and root's."""
     shown = tmp_path / "a" / "b"
@@ -174,8 +213,11 @@ def test_the_data_directory_is_covered_where_a_shown_path_holds_it(
     places = Places(data_dir, readonly=(tmp_path,), hidden=(data_dir, config))
     options = build(spec(), places)
     shown = options.index(str(tmp_path))
-    covered = len(options) - 1 - options[::-1].index(str(data_dir))
-    assert options[covered - 1] == "--tmpfs"
+    covered = len(options) - 1 - options[::-1].index(str(data_dir)) - 2
+    assert options[covered - 1 : covered + 3] == [
+        *("--tmpfs", str(data_dir)),
+        *("--remount-ro", str(data_dir)),
+    ]
     assert covered > shown
     assert ("/dev/null", str(config)) in pairs(options, "--ro-bind")
 
@@ -337,6 +379,31 @@ def test_a_missing_program_is_named(
         shutil, "which", lambda name: None if name == missing else f"/usr/bin/{name}"
     )
     assert said in Bubblewrap(Places(data_dir), BrokenLauncher()).problem()
+
+
+def test_without_libseccomp_nothing_starts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(seccomp, "problem", lambda: seccomp.NO_LIBRARY)
+    assert "apt install libseccomp2" in Bubblewrap(Places(data_dir), BrokenLauncher()).problem()
+
+
+def test_without_a_filter_no_descriptor_of_a_start_is_made(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the filter worked when the sandbox was last looked at."""
+
+    def unavailable() -> int:
+        raise seccomp.FilterUnavailable(seccomp.NO_LIBRARY)
+
+    monkeypatch.setattr(seccomp, "open_filter", unavailable)
+    with pytest.raises(SandboxUnavailable, match="libseccomp2"):
+        Bubblewrap(Places(data_dir), BrokenLauncher())._descriptors(spec(), True)
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+def test_bwrap_is_told_to_read_a_filter(privileged: bool) -> None:
+    command = bubblewrap.command_line(["true"], spec(), privileged=privileged)
+    assert command[1 : command.index("--")] == ["--args", "3", "--seccomp", "4"]
 
 
 async def test_a_server_without_a_sandbox_is_unavailable_with_the_remedy(
