@@ -33,6 +33,7 @@ from umpteenth.core import deadlines
 from umpteenth.core.text import clean, with_full_stop
 
 if TYPE_CHECKING:
+    from jobs.sandbox.network import SandboxNetwork
     from jobs.timeline import Recorder
     from servers.mcp.client import Connection
 
@@ -73,9 +74,10 @@ class ServerLink:
         server: AttachedServer,
         recorder: Recorder,
         *,
-        network: bool = True,
+        network: SandboxNetwork | None = None,
         report: Reporter | None = None,
         attempts: Attempts | None = None,
+        advice: str = "",
     ) -> None:
         self.server = server
         self.network = network  # the job's, for stdio servers too (P22)
@@ -85,6 +87,7 @@ class ServerLink:
         self._listed = ToolList([])
         self._recorder = recorder
         self._report = report
+        self._advice = advice  # what to do where a stdio server cannot be started
         self._attempts = attempts or Attempts()
         self._notices = 0
         self._connection: Connection | None = None  # the last one that stood; it may have ended
@@ -305,7 +308,7 @@ class ServerLink:
         self._problem = reason
         # The settings are those of the run, and with them what they lack.
         self._attempts.failed(final=self.settings is None or isinstance(error, LoginRequired))
-        payload = unavailable(self.server.name, reason, error)
+        payload = unavailable(self.server.name, reason, error, self._advice)
         if self._is_first_attempt:
             self._recorder.record("server.unavailable", payload)
             self._tell(None, error or ServerUnavailable(reason))
@@ -329,12 +332,14 @@ class ServerLink:
             self._report(self, connection, outcome)
 
 
-def unavailable(server: str, reason: str, error: ServerError | None = None) -> dict[str, Any]:
-    """The payload of `server.unavailable`."""
+def unavailable(
+    server: str, reason: str, error: ServerError | None = None, advice: str = ""
+) -> dict[str, Any]:
+    """The payload of `server.unavailable`; `advice` of the run comes before the error's hint."""
     details: dict[str, Any] = {"server": server, "message": _title(server), "reason": reason}
     if error is not None:
         found = {
-            "hint": error.hint,
+            "hint": " ".join(filter(None, (advice, error.hint))),
             "exit_code": error.exit_code,
             "stderr_tail": error.stderr_tail,
         }

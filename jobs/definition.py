@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from jobs import schedule, scripts
+from jobs import network, schedule, scripts
 from jobs.models import DEFAULT_TIMEOUT, MAX_TIMEOUT, MIN_TIMEOUT, Job
 from umpteenth.core.config import get_options
 from umpteenth.core.text import clean
@@ -22,8 +22,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 # Set by the sandbox itself; a secret there would break the run.
 _RESERVED = {"PATH", "HOME", "LD_PRELOAD", "LD_LIBRARY_PATH", "TMPDIR", "PWD", "SHELL"}
 
-# Sentences by field: name, description, script, network, timeout, overlap, cron, timezone,
-# servers, secrets.
+# Sentences by field: name, description, script, network, domains, allow_private_network, timeout,
+# overlap, cron, timezone, servers, secrets.
 Errors = dict[str, str]
 
 
@@ -36,7 +36,11 @@ class InvalidJob(Exception):
 
 
 class NotAllowed(Exception):
-    """The person may not do this; the message says who may."""
+    """The person may not do this; the message says who may, `field` what it is about."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,18 @@ class SecretData:
 
 @dataclass(frozen=True)
 class JobData:
-    """Everything about a job that people edit. `timeout` is in seconds; empty `cron`: none."""
+    """Everything about a job that people edit. `timeout` is in seconds; empty `cron`: none.
+
+    `domains` belong to Allowed domains only, `allow_private_network` to that and Internet access;
+    elsewhere both are dropped.
+    """
 
     name: str
     script: str
     description: str = ""
-    network: str = Job.Network.UNRESTRICTED
+    network: str = Job.Network.INTERNET
+    domains: tuple[str, ...] = ()
+    allow_private_network: bool = False
     timeout: int = DEFAULT_TIMEOUT
     overlap: str = Job.Overlap.SKIP
     enabled: bool = True
@@ -76,6 +86,8 @@ class JobData:
         "script",
         "description",
         "network",
+        "domains",
+        "allow_private_network",
         "timeout",
         "overlap",
         "enabled",
@@ -95,11 +107,22 @@ def tidy(data: JobData) -> JobData:
         name=" ".join(clean(data.name).split()),
         description=clean(data.description).strip(),
         script=scripts.normalise(data.script),
+        domains=_tidy_domains(data),
+        allow_private_network=data.allow_private_network and data.network in network.GUARDED,
         cron=" ".join(data.cron.split()),
         timezone=data.timezone.strip() or "UTC",
         attachments=tuple(sorted(data.attachments, key=lambda item: item.server.lower())),
         secrets=tuple(sorted(data.secrets, key=lambda item: item.variable)),
     )
+
+
+def _tidy_domains(data: JobData) -> tuple[str, ...]:
+    if data.network != Job.Network.DOMAINS:
+        return ()
+    try:
+        return network.normalise_domains(data.domains)
+    except network.DomainError:
+        return data.domains  # which `check` looks at
 
 
 def check(data: JobData) -> Errors:
@@ -110,6 +133,7 @@ def check(data: JobData) -> Errors:
     if len(data.description) > MAX_DESCRIPTION:
         errors["description"] = f"A description has at most {MAX_DESCRIPTION} characters."
     errors |= _check_script(data.script)
+    errors |= _check_network(data)
     errors |= _check_choices(data)
     errors |= _check_schedule(data)
     errors |= _check_attachments(data.attachments)
@@ -132,15 +156,39 @@ def _check_script(script: str) -> Errors:
     return {"script": "A script has at most 1 MiB."} if size > MAX_SCRIPT else {}
 
 
-def _check_choices(data: JobData) -> Errors:
+def _check_network(data: JobData) -> Errors:
     errors: Errors = {}
     if data.network not in Job.Network.values:
         errors["network"] = f"The network is one of {', '.join(Job.Network.values)}."
     elif data.network == Job.Network.UNRESTRICTED and not unrestricted_allowed():
         errors["network"] = (
             "The unrestricted network is switched off on this installation "
-            "(sandbox.allow_unrestricted_network); choose none."
+            "(sandbox.allow_unrestricted_network); choose another."
         )
+    if data.network == Job.Network.DOMAINS:
+        errors |= _check_domains(data.domains)
+    if data.allow_private_network and not private_allowed():
+        errors["allow_private_network"] = (
+            "Private networks are switched off on this installation "
+            "(network.allow_private_targets is false)."
+        )
+    return errors
+
+
+def _check_domains(domains: tuple[str, ...]) -> Errors:
+    if not domains:
+        return {"domains": "Name at least one domain, such as api.example.org or *.example.org."}
+    if len(domains) > network.MAX_DOMAINS:
+        return {"domains": f"A job has at most {network.MAX_DOMAINS} allowed domains."}
+    try:
+        network.normalise_domains(domains)
+    except network.DomainError as error:
+        return {"domains": str(error)}
+    return {}
+
+
+def _check_choices(data: JobData) -> Errors:
+    errors: Errors = {}
     if data.overlap not in Job.Overlap.values:
         errors["overlap"] = f"The overlap is one of {', '.join(Job.Overlap.values)}."
     if not MIN_TIMEOUT <= data.timeout <= MAX_TIMEOUT:
@@ -150,6 +198,10 @@ def _check_choices(data: JobData) -> Errors:
 
 def unrestricted_allowed() -> bool:
     return get_options().sandbox.allow_unrestricted_network
+
+
+def private_allowed() -> bool:
+    return get_options().network.allow_private_targets
 
 
 def _check_schedule(data: JobData) -> Errors:

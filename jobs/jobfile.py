@@ -9,6 +9,7 @@ import yaml
 
 from jobs.definition import AttachmentData, JobData, SecretData
 from jobs.models import DEFAULT_TIMEOUT, Job
+from jobs.network import GUARDED
 
 MAX_BYTES = 2 * 1024 * 1024
 KEYS = (
@@ -18,6 +19,8 @@ KEYS = (
     "servers",
     "secrets",
     "network",
+    "domains",
+    "allow_private_network",
     "schedule",
     "overlap",
     "timeout",
@@ -72,14 +75,17 @@ def parse_job_file(text: str) -> JobData:
 
 def _job(content: Mapping[str, Any]) -> JobData:
     cron, timezone = _schedule(content.get("schedule"))
+    network = _text(content, "network", Job.Network.INTERNET.value)
     return JobData(
         name=_text(content, "name"),
         script=_text(content, "script"),
         description=_text(content, "description", ""),
-        network=_text(content, "network", Job.Network.UNRESTRICTED.value),
+        network=network,
+        domains=_domains(content.get("domains"), network),
+        allow_private_network=_private(content.get("allow_private_network", False), network),
         overlap=_text(content, "overlap", Job.Overlap.SKIP.value),
         timeout=_seconds(content.get("timeout", DEFAULT_TIMEOUT)),
-        enabled=_flag(content.get("enabled", True)),
+        enabled=_flag("enabled", content.get("enabled", True)),
         cron=cron,
         timezone=timezone,
         attachments=_servers(content.get("servers")),
@@ -103,10 +109,30 @@ def _seconds(value: Any) -> int:
     return value
 
 
-def _flag(value: Any) -> bool:
+def _flag(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise JobFileError("enabled: must be true or false.")
+        raise JobFileError(f"{key}: must be true or false.")
     return value
+
+
+def _domains(value: Any, network: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(domain, str) for domain in value):
+        raise JobFileError('domains: must be a list such as [api.example.org, "*.example.org"].')
+    # A list that would be dropped without a word may be meant as a limit.
+    if value and network != Job.Network.DOMAINS:
+        raise JobFileError(f"domains: belong to network: domains, and this job has {network[:20]}.")
+    return tuple(value)
+
+
+def _private(value: Any, network: str) -> bool:
+    if _flag("allow_private_network", value) and network not in GUARDED:
+        raise JobFileError(
+            f"allow_private_network: belongs to network: {' or '.join(GUARDED)}, and this job "
+            f"has {network[:20]}."
+        )
+    return bool(value)
 
 
 def _schedule(value: Any) -> tuple[str, str]:

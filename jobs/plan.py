@@ -12,8 +12,9 @@ from uuid import UUID
 from django.db import connection
 
 from jobs.connections import AttachedServer
-from jobs.definition import unrestricted_allowed
+from jobs.definition import private_allowed, unrestricted_allowed
 from jobs.models import Attachment, Job, Run
+from jobs.network import NetworkRules
 from jobs.permission import DETACHED, DISABLED, Permission
 from secrets_vault import services as vault
 from servers.mcp.types import ServerError
@@ -36,7 +37,7 @@ class Plan:
 
     run: Run
     script: str
-    network: bool
+    network: NetworkRules
     timeout: int
     deadline: float
     env: Mapping[str, str] = field(repr=False)
@@ -59,13 +60,18 @@ def make_plan(run_id: UUID) -> Plan:
     return Plan(
         run=run,
         script=job.script,
-        network=job.network != Job.Network.NONE,
+        network=_network(job),
         timeout=job.timeout,
         deadline=time.monotonic() + job.timeout,
         env=env,
         servers=servers,
         secrets=secrets,
     )
+
+
+def _network(job: Job) -> NetworkRules:
+    private = job.allow_private_network and private_allowed()
+    return NetworkRules(job.network, tuple(job.domains), private)
 
 
 def _environment(run: Run, secrets: dict[str, str]) -> dict[str, str]:

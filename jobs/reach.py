@@ -10,9 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from jobs.connections import ServerLink
+from jobs.connections import AttachedServer, ServerLink
+from jobs.egress_events import reporter
+from jobs.network import DOWNLOADERS, NEEDS_DOWNLOAD, NONE
 from jobs.permission import Denied, Permission
 from jobs.plan import Plan, permission_now
+from jobs.sandbox.network import network_of
 from jobs.toolbox import CallMeter, Toolbox
 from servers import results
 from servers.inflight import Line
@@ -69,14 +72,25 @@ class Reach:
                 skipped = {"server": server.name, "reason": "disabled"}
                 self._recorder.record("server.skipped", skipped)
                 continue
+            rules = self._plan.network
             link = ServerLink(
-                server, self._recorder, network=self._plan.network, report=self._report
+                server,
+                self._recorder,
+                network=network_of(rules, reporter(self._recorder, server.name)),
+                report=self._report,
+                advice=self._advice(server),
             )
             links[server.name] = link
             if server.settings is not None and server.settings.credentials is not None:
                 server.settings.credentials.tell(self._learn)
             link.start()
         return links
+
+    def _advice(self, server: AttachedServer) -> str:
+        """P23: said where a server that is downloaded at each start cannot be."""
+        command = server.settings.command if server.settings else ""
+        is_downloaded = command.rpartition("/")[2] in DOWNLOADERS
+        return NEEDS_DOWNLOAD if is_downloaded and self._plan.network.mode == NONE else ""
 
     def _learn(self, secrets: Mapping[str, str]) -> None:
         """Tokens that a login got while the run was under way (P43)."""
@@ -112,7 +126,7 @@ class Reach:
             found,
             outcome,
             self._masker,
-            network=link.network,
+            network=self._plan.network.mode != NONE,
         )
         try:
             async with self._storing:

@@ -23,11 +23,13 @@ from django.db import DatabaseError, close_old_connections, connection
 from jobs import lifecycle
 from jobs.broker.server import Broker, new_token
 from jobs.collect import collect
+from jobs.egress_events import reporter
 from jobs.handler import WITHOUT_MCP, RunHandler
 from jobs.lifecycle import Outcome, Status
 from jobs.plan import Plan, PlanError, make_plan
 from jobs.reach import Reach
 from jobs.sandbox import base as sandbox
+from jobs.sandbox.network import network_of
 from jobs.sandbox.runtime import socket_path
 from jobs.streams import Budget, OutputStream, catch_up
 from jobs.timeline import LostClaim, Recorder
@@ -239,7 +241,8 @@ class Execution:
         before = partial(catch_up, streams)
         async with Broker(handler, token, socket_path(), owner=owner, before=before) as broker:
             env = {**plan.env, **broker.environment()}
-            spec = place.spec(network=plan.network, env=env, socket=broker.socket_path)
+            network = network_of(plan.network, reporter(self.recorder))
+            spec = place.spec(network=network, env=env, socket=broker.socket_path)
             process = await sandbox.start(command(plan.script), spec, limit=READ_AHEAD)
             try:
                 if not await self.database(partial(lifecycle.begin, self.run_id, self.token)):

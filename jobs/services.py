@@ -60,6 +60,9 @@ __all__ = [
 ]
 
 
+MAX_AUDITED = 20  # domains that an audit entry names
+
+
 class OutdatedEdit(Exception):
     """Somebody else changed the job since the form was opened.
 
@@ -89,6 +92,7 @@ class StateError(ValueError):
 def create_job(*, actor: User | None, data: JobData) -> Job:
     """Make a job; `actor` None is the operator. Raises `InvalidJob` or `NotAllowed`."""
     data = _checked(data)
+    _check_network_rights(data, actor)
     servers, mapped = _find_servers(data), _find_secrets(data, actor, kept=set())
     job = Job(updated_by=actor, **_columns(data))
     job.next_run_at = _next_run(data.cron, data.timezone, data.enabled)
@@ -97,7 +101,7 @@ def create_job(*, actor: User | None, data: JobData) -> Job:
             job.save(force_insert=True)
             _replace_attachments(job, data, servers)
             _replace_secrets(job, mapped)
-            _audit(actor, "job.create", job)
+            _audit(actor, "job.create", job, network=_network_words(data))
     except IntegrityError:
         raise _name_taken(data.name) from None
     return job
@@ -114,6 +118,7 @@ def update_job(job: Job, *, actor: User | None, data: JobData, version: int) -> 
     if current.version != version:
         raise OutdatedEdit(current)
     theirs = current_data(current)
+    _check_network_rights(data, actor, theirs)
     kept = {(item.variable, item.secret) for item in theirs.secrets}
     servers, mapped = _find_servers(data), _find_secrets(data, actor, kept)
     columns = _columns(data) | {"version": F("version") + 1, "updated_by": actor}
@@ -126,7 +131,7 @@ def update_job(job: Job, *, actor: User | None, data: JobData, version: int) -> 
                 raise OutdatedEdit(_reload(job.pk))
             _replace_attachments(current, data, servers)
             _replace_secrets(current, mapped)
-            _audit(actor, "job.update", current, changed=_changed(theirs, data))
+            _audit(actor, "job.update", current, **_changes(theirs, data))
     except IntegrityError:
         raise _name_taken(data.name) from None
     return _reload(job.pk)
@@ -141,6 +146,8 @@ def current_data(job: Job) -> JobData:
         description=job.description,
         script=job.script,
         network=job.network,
+        domains=tuple(job.domains),
+        allow_private_network=job.allow_private_network,
         timeout=job.timeout,
         overlap=job.overlap,
         enabled=job.enabled,
@@ -243,8 +250,8 @@ def _checked(data: JobData) -> JobData:
 
 
 def _columns(data: JobData) -> dict[str, Any]:
-    names = ("name", "description", "script", "network", "timeout", "overlap", "enabled")
-    return {name: getattr(data, name) for name in (*names, "cron", "timezone")}
+    names = set(JobData.FIELDS) - {"attachments", "secrets", "domains"}
+    return {name: getattr(data, name) for name in names} | {"domains": list(data.domains)}
 
 
 def _next_run(cron: str, zone: str, enabled: bool) -> datetime | None:
@@ -277,10 +284,39 @@ def _find_secrets(
         if not may_use(secret, actor) and (item.variable, item.secret) not in kept:
             raise NotAllowed(
                 f"Only administrators can map the secret {item.secret} into a job. "
-                "Ask one of them, or ask them to open it to members."
+                "Ask one of them, or ask them to open it to members.",
+                field="secrets",
             )
         mapped.append((item.variable, secret))
     return mapped
+
+
+def _check_network_rights(data: JobData, actor: User | None, theirs: JobData | None = None) -> None:
+    """What leads around the proxy or behind it, administrators decide; what they gave may stay."""
+    if actor is None or actor.is_administrator:
+        return
+    if data.network == Job.Network.UNRESTRICTED and (
+        theirs is None or theirs.network != Job.Network.UNRESTRICTED
+    ):
+        raise NotAllowed(
+            "Only administrators can give a job the unrestricted network. Ask one of them.",
+            field="network",
+        )
+    if data.allow_private_network and not (theirs and _is_no_wider(data, theirs)):
+        raise NotAllowed(
+            "Only administrators can let a job into the private network, or change where it may "
+            "go there. Ask one of them, or take the tick away.",
+            field="allow_private_network",
+        )
+
+
+def _is_no_wider(data: JobData, theirs: JobData) -> bool:
+    """Whether all private addresses of `data` are those of `theirs`, too."""
+    if not theirs.allow_private_network:
+        return False
+    if theirs.network == Job.Network.INTERNET:
+        return True
+    return data.network == theirs.network and set(data.domains) <= set(theirs.domains)
 
 
 def _replace_attachments(job: Job, data: JobData, servers: dict[str, Server]) -> None:
@@ -301,8 +337,25 @@ def _replace_secrets(job: Job, mapped: list[tuple[str, Secret]]) -> None:
         JobSecret.objects.update_or_create(job=job, variable=variable, defaults={"secret": secret})
 
 
-def _changed(before: JobData, after: JobData) -> list[str]:
-    return [name for name in JobData.FIELDS if getattr(before, name) != getattr(after, name)]
+def _changes(before: JobData, after: JobData) -> dict[str, Any]:
+    """Names only, but for the network: where a job may go is what an audit is read for."""
+    changed = [name for name in JobData.FIELDS if getattr(before, name) != getattr(after, name)]
+    if not {"network", "domains", "allow_private_network"} & set(changed):
+        return {"changed": changed}
+    return {
+        "changed": changed,
+        "network_before": _network_words(before),
+        "network": _network_words(after),
+    }
+
+
+def _network_words(data: JobData) -> str:
+    words = data.network
+    if data.domains:
+        words += f" ({', '.join(data.domains[:MAX_AUDITED])}"
+        more = len(data.domains) - MAX_AUDITED
+        words += f" and {more} more)" if more > 0 else ")"
+    return words + (" with private networks" if data.allow_private_network else "")
 
 
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:

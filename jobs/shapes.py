@@ -60,6 +60,8 @@ def job_shape(job: Job) -> dict[str, Any]:
         },
         "secrets": {row.variable: row.secret.name for row in job.secrets.all()},
         "network": job.network,
+        "domains": job.domains,
+        "allow_private_network": job.allow_private_network,
         "schedule": {"cron": job.cron, "timezone": job.timezone} if job.cron else None,
         "overlap": job.overlap,
         "timeout": job.timeout,

@@ -14,6 +14,7 @@ from jobs import scripts
 from jobs.broker.server import INSIDE_SOCKET
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
 from jobs.sandbox.files import remove_tree
+from jobs.sandbox.network import SandboxNetwork
 
 INSIDE_SCRIPT = "/ump/script"
 
@@ -51,10 +52,11 @@ class Workplace:
             _give_away(path)
         return place
 
-    def spec(self, *, network: bool, env: Mapping[str, str], socket: Path) -> SandboxSpec:
+    def spec(self, *, network: SandboxNetwork, env: Mapping[str, str], socket: Path) -> SandboxSpec:
         return SandboxSpec(
             party="agent",
-            network=network,
+            network=network.unrestricted,
+            egress=network.egress,
             workspace=self.workspace,
             binds=(
                 Bind(self.root / "input.json", "/ump/input.json"),

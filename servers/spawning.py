@@ -7,9 +7,10 @@ from uuid import UUID
 
 from servers.mcp.types import ConnectionSettings, ServerUnavailable, Spawner
 
-# (server's id, whether its sandbox reaches the network). The id, because a name may be given to
-# another server later, which must not find what the first one left in its home.
-SpawnerFactory = Callable[[UUID, bool], Spawner]
+# (server's id, what its sandbox gets of the network). The id, because a name may be given to
+# another server later, which must not find what the first one left in its home. The network is
+# whatever the room above understands, None that of a test.
+SpawnerFactory = Callable[[UUID, object], Spawner]
 
 _factories: list[SpawnerFactory] = []
 
@@ -20,7 +21,7 @@ def register_spawner(factory: SpawnerFactory) -> None:
 
 
 def get_spawner(
-    *, settings: ConnectionSettings, server_id: UUID, network: bool = True
+    *, settings: ConnectionSettings, server_id: UUID, network: object = None
 ) -> Spawner | None:
     """A spawner for the server's process; None where its transport starts none.
 

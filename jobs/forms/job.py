@@ -10,6 +10,7 @@ from django import forms
 
 from jobs.definition import MAX_DESCRIPTION, MAX_NAME
 from jobs.models import DEFAULT_TIMEOUT, MAX_TIMEOUT, MIN_TIMEOUT, Job
+from jobs.network import MAX_DOMAIN, MAX_DOMAINS, split_domains
 from jobs.services import AttachmentData, JobData, SecretData
 
 TIMEOUT = f"The time limit is {MIN_TIMEOUT} to {MAX_TIMEOUT:,} seconds."
@@ -33,9 +34,29 @@ class JobForm(forms.Form):
         error_messages=dict.fromkeys(("required", "invalid", "min_value", "max_value"), TIMEOUT),
     )
     network = forms.ChoiceField(
-        choices=Job.Network.choices,
-        initial=Job.Network.UNRESTRICTED,
-        help_text="For the script and its stdio servers. HTTP servers work without it.",
+        choices=Job.Network.choices, initial=Job.Network.INTERNET, widget=forms.RadioSelect
+    )
+    domains = forms.CharField(
+        label="Allowed domains",
+        required=False,
+        max_length=MAX_DOMAINS * (MAX_DOMAIN + 2),
+        widget=forms.Textarea(
+            attrs={
+                "rows": 4,
+                "class": "mono",
+                "spellcheck": "false",
+                "autocapitalize": "off",
+                "autocomplete": "off",
+            }
+        ),
+        help_text="One a line. *.example.org allows all names below example.org, and not "
+        "example.org itself.",
+    )
+    allow_private_network = forms.BooleanField(
+        required=False,
+        label="Allow private network",
+        help_text="Also addresses of this machine and of the local network. Cloud metadata is "
+        "refused in any case.",
     )
     overlap = forms.ChoiceField(
         label="If a run has not ended when the next one is due",
@@ -98,6 +119,7 @@ class JobForm(forms.Form):
     def to_data(self, attachments: list[AttachmentData], secrets: list[SecretData]) -> JobData:
         """What was typed, for the service. Call it on a valid form."""
         fields = {name: self.cleaned_data[name] for name in self.fields if name != "version"}
+        fields["domains"] = split_domains(fields["domains"])
         return JobData(**fields, attachments=tuple(attachments), secrets=tuple(secrets))
 
     def add_errors(self, errors: dict[str, str]) -> dict[str, str]:
@@ -113,4 +135,5 @@ class JobForm(forms.Form):
 
 def initial_of(job: Job) -> dict[str, Any]:
     names = [name for name in JobForm.base_fields if name != "version"]
-    return {name: getattr(job, name) for name in names} | {"version": job.version}
+    values = {name: getattr(job, name) for name in names}
+    return values | {"domains": "\n".join(job.domains), "version": job.version}

@@ -21,6 +21,8 @@ class Job(models.Model):
 
     class Network(models.TextChoices):
         NONE = "none", "No network"
+        INTERNET = "internet", "Internet access"
+        DOMAINS = "domains", "Allowed domains only"
         UNRESTRICTED = "unrestricted", "Unrestricted network"
 
     class Overlap(models.TextChoices):
@@ -32,7 +34,11 @@ class Job(models.Model):
     name = models.CharField(max_length=100, unique=True)
     description = models.CharField(max_length=500, blank=True)
     script = models.TextField()
-    network = models.CharField(max_length=20, choices=Network, default=Network.UNRESTRICTED)
+    network = models.CharField(max_length=20, choices=Network, default=Network.INTERNET)
+    # Exact names and `*.suffix`, as jobs.network writes them; only with DOMAINS.
+    domains = models.JSONField(default=list, blank=True)
+    # Only with INTERNET and DOMAINS; the installation's own rules come first.
+    allow_private_network = models.BooleanField(default=False)
     timeout = models.PositiveIntegerField(
         default=DEFAULT_TIMEOUT,
         validators=[MinValueValidator(MIN_TIMEOUT), MaxValueValidator(MAX_TIMEOUT)],

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Protocol
 
+from jobs.sandbox.egress.base import Egress
 from umpteenth.core import deadlines
 
 Party = Literal["agent", "mcp"]
@@ -49,10 +50,14 @@ class SandboxSpec:
     `workspace` becomes /workspace (without: an empty one in memory), `home` the home directory
     (without: one in memory). `env` is the whole environment but for PATH, HOME, the language
     and the package managers' settings, which it may override.
+
+    `network` is the machine's own, without any guard. `egress` is the guarded one: a namespace
+    without a route, in which only the proxy is reached. Neither of them is no network at all.
     """
 
     party: Party
     network: bool
+    egress: Egress | None = None
     workspace: Path | None = None
     binds: tuple[Bind, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)

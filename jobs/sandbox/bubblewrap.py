@@ -41,9 +41,12 @@ from jobs.sandbox.process import start_process
 
 PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
 
-# The descriptors that bwrap reads its options and the filter of system calls from.
+# The descriptors that bwrap reads its options and the filter of system calls from; behind them
+# those of `LauncherClient.start`.
 _OPTIONS_FD = 3
 _FILTER_FD = 4
+_INFO_FD = 5
+_BLOCK_FD = 6
 _SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _MAX_VALUE = 128 * 1024  # bytes of one variable or argument; the kernel's limit
 
@@ -99,6 +102,7 @@ class Bubblewrap:
                 extra=descriptors,
                 limits=default_limits(),
                 limit=limit,
+                egress=spec.egress,
             )
         finally:
             for descriptor in descriptors:
@@ -149,12 +153,15 @@ def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) ->
     drop = [_tool("setpriv"), "--reuid", user, "--regid", user, "--clear-groups"]
     drop += ["--no-new-privs"]
     drop += ["--inh-caps=-all", "--bounding-set=-all"]
+    # Nothing begins before the launcher has made the proxy's listener in the new namespace.
+    wait = ["--info-fd", str(_INFO_FD), "--block-fd", str(_BLOCK_FD)]
     return [
         shutil.which("bwrap") or "/usr/bin/bwrap",
         "--args",
         str(_OPTIONS_FD),
         "--seccomp",
         str(_FILTER_FD),
+        *(wait if spec.egress is not None else ()),
         "--",
         *(drop if privileged else ()),
         # A session of its own: `kill 0` in a script must not reach bwrap, which is outside.
@@ -177,6 +184,8 @@ def check(argv: Sequence[str], spec: SandboxSpec) -> None:
     """Refuse what no process can be started with. Raises `SandboxError`."""
     if not argv or not argv[0]:
         raise SandboxError("The command is empty.")
+    if spec.network and spec.egress is not None:
+        raise SandboxError("A sandbox has either the machine's own network or a guarded one.")
     for part in argv:
         if "\0" in part:
             raise SandboxError("The command holds a NUL character.")

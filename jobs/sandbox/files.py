@@ -15,6 +15,8 @@ from jobs.sandbox.runtime import small_file
 
 HOMES = "homes"  # below the data directory; in it one directory for each server's id
 UMP_SOURCE = Path(__file__).parents[1] / "ump" / "ump.py"
+CONNECT_SOURCE = Path(__file__).with_name("egress") / "connect.py"
+NODE_PRELOAD_SOURCE = Path(__file__).with_name("egress") / "proxy.cjs"
 
 
 def ump_program() -> Path:
@@ -25,6 +27,20 @@ def ump_program() -> Path:
 def _ump_text() -> str:
     _, _, rest = UMP_SOURCE.read_text(encoding="utf-8").partition("\n")
     return f"#!{system_python()} -ISE\n{rest}"
+
+
+def connect_program() -> Path:
+    """What joins ssh to the proxy of a guarded sandbox."""
+
+    def text() -> str:
+        return f"#!{system_python()} -ISE\n{CONNECT_SOURCE.read_text(encoding='utf-8')}"
+
+    return small_file("proxy-connect", text, mode=0o755)
+
+
+def node_preload() -> Path:
+    """What Node loads first in a guarded sandbox; a copy, for the code may be out of sight."""
+    return small_file("proxy.cjs", lambda: NODE_PRELOAD_SOURCE.read_text(encoding="utf-8"))
 
 
 def server_home(homes: Path, server_id: UUID) -> Path:

@@ -7,8 +7,12 @@ everything in the namespace, however deep; bwrap's `--die-with-parent` alone lea
 
     → {"op": "start", "id": "…", "argv": […], "limits": [[resource, soft, hard], …]}
       with descriptors: standard input, output, error, then those that become 3, 4, …
+      With "listen": PORT the command is a bwrap that takes the next two descriptors as its
+      --info-fd and --block-fd, and starts nothing before there is a listener on 127.0.0.1:PORT
+      in its network namespace.
     → {"op": "kill", "id": "…"}
     ← {"event": "ready", "privileged": true} or {"event": "unusable", "error": "…"}, once
+    ← {"event": "listener", "id": "…"} with the listener, or with "error" and without it
     ← {"event": "exit", "id": "…", "code": 0, "error": ""}
 
 An exit is reported when no process of that sandbox is left. The code is the command's own, or
@@ -17,6 +21,7 @@ An exit is reported when no process of that sandbox is left. The code is the com
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import errno
@@ -32,11 +37,14 @@ import sys
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
 MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 MS_REC_SLAVE = 16384 | (1 << 19)
 PR_SET_PDEATHSIG = 1
 
 MAX_MESSAGE = 256 * 1024
+MAX_INFO = 64 * 1024
+BACKLOG = 256
 MAX_DESCRIPTORS = 16
 # User ids that root of a container without CAP_SYS_ADMIN keeps inside its user namespace.
 MAX_MAPPED = 65536
@@ -126,6 +134,18 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
+def receive(sock: socket.socket, size: int, count: int) -> tuple[bytes, list[int], int]:
+    """One message with its descriptors and flags. `socket.recv_fds` forgets to ask for
+    descriptors that no program inherits (it drops its argument `flags`)."""
+    found = array.array("i")
+    room = socket.CMSG_SPACE(count * found.itemsize)
+    data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(content[: len(content) - len(content) % found.itemsize])
+    return data, list(found), flags
+
+
 class Launcher:
     """Starts, watches and ends sandboxes. `started` and `ending` are keyed by process id."""
 
@@ -159,9 +179,7 @@ class Launcher:
     def receive(self) -> bool:
         """Take one message; False at the end."""
         try:
-            data, descriptors, flags, _ = socket.recv_fds(
-                self.sock, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
+            data, descriptors, flags = receive(self.sock, MAX_MESSAGE, MAX_DESCRIPTORS)
         except OSError:
             return False
         try:
@@ -191,17 +209,62 @@ class Launcher:
             self.exited(name, 126, f"{type(error).__name__}: {error}")
 
     def start(self, name: str, message: dict[str, object], descriptors: list[int]) -> None:
-        argv, limits = message["argv"], message.get("limits", [])
+        argv, limits, port = message["argv"], message.get("limits", []), message.get("listen")
         if not isinstance(argv, list) or not argv or len(descriptors) < 3:
             raise ValueError("a start needs a command and three descriptors")
         if not isinstance(limits, list):
             raise TypeError("limits must be a list")
         numbers = [(int(which), int(soft), int(hard)) for which, soft, hard in limits]
         command = [os.fsencode(str(part)) for part in argv]
+        if port is None:
+            self.started[self.fork(command, descriptors, numbers)] = name
+            return
+        if not isinstance(port, int):
+            raise TypeError("the port must be a number")
+        with contextlib.ExitStack() as stack:
+            info_r, info_w, block_r, block_w = *os.pipe(), *os.pipe()
+            for descriptor in (info_r, info_w, block_r, block_w):
+                stack.callback(os.close, descriptor)
+            pid = self.fork(command, [*descriptors, info_w, block_r], numbers)
+            self.started[pid] = name
+            try:
+                helper = os.fork()
+            except OSError:
+                _kill(pid)
+                raise
+            if helper == 0:
+                # Its end must be seen here: bwrap holds the only other one.
+                os.close(info_w)
+                self.listen(name, pid, port, info_r, block_w)
+
+    def fork(
+        self, command: list[bytes], descriptors: list[int], limits: list[tuple[int, int, int]]
+    ) -> int:
         pid = os.fork()
         if pid == 0:
-            self.become(command, descriptors, numbers)
-        self.started[pid] = name
+            self.become(command, descriptors, limits)
+        return pid
+
+    def listen(self, name: str, bwrap: int, port: int, info: int, block: int) -> None:
+        """In a child: make the listener, hand it over, let the command begin. Never returns.
+
+        Without a listener there is no command: its sandbox is ended.
+        """
+        answer = {"event": "listener", "id": name}
+        try:
+            found = read_info(info)
+            if found is None:
+                os._exit(0)  # bwrap has ended before it came so far, or was killed
+            with listener_in(found, port) as sock:
+                socket.send_fds(self.sock, [json.dumps(answer).encode()], [sock.fileno()])
+            os.write(block, b"1")
+        except BaseException as error:
+            # In this order: the reason must be known when the end is reported.
+            with contextlib.suppress(OSError):
+                self.answer({**answer, "error": f"{type(error).__name__}: {error}"})
+            _kill(bwrap)
+        finally:
+            os._exit(0)
 
     def become(
         self, command: list[bytes], descriptors: list[int], limits: list[tuple[int, int, int]]
@@ -262,6 +325,38 @@ class Launcher:
 
     def answer(self, message: dict[str, object]) -> None:
         self.sock.send(json.dumps(message).encode())
+
+
+def read_info(descriptor: int) -> dict[str, int] | None:
+    """What bwrap says about its child; it comes in pieces. None if it ends before."""
+    data = b""
+    while not data.rstrip().endswith(b"}"):
+        piece = os.read(descriptor, 4096)
+        if not piece or len(data) > MAX_INFO:
+            return None
+        data += piece
+    found: dict[str, int] = json.loads(data)
+    return found
+
+
+def listener_in(info: dict[str, int], port: int) -> socket.socket:
+    """A listener inside the network namespace of a sandbox, in which this process then is.
+
+    A plain user's launcher is root of the user namespace around the sandbox's own, so it may
+    enter as well. Never returns a socket of the namespace that the launcher is in.
+    """
+    path = f"/proc/{info['child-pid']}/ns/net"
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        inode = os.fstat(descriptor).st_ino
+        if inode == os.stat("/proc/self/ns/net").st_ino:
+            raise OSError(errno.EINVAL, "the sandbox has no network of its own")
+        if inode != info.get("net-namespace", inode):
+            raise OSError(errno.ESRCH, "the sandbox has ended")
+        _checked(_libc.setns(descriptor, CLONE_NEWNET), "entering a network namespace")
+    finally:
+        os.close(descriptor)
+    return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
 
 
 def _kill(pid: int) -> None:

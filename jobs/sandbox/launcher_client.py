@@ -20,8 +20,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.sandbox.launcher import receive
+
 # exit code, and why it could not be started ("" otherwise); called once, in the reader's thread.
 OnExit = Callable[[int, str], None]
+# The listener inside the sandbox; called at most once, in the reader's thread, before `OnExit`.
+OnListener = Callable[[socket.socket], None]
 Limits = Sequence[tuple[int, int, int]]
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
@@ -43,6 +47,8 @@ class _Connection:
     process: subprocess.Popen[bytes]
     privileged: bool
     waiting: dict[str, OnExit]
+    listeners: dict[str, OnListener]
+    faults: dict[str, str]  # why there is no listener
 
 
 class LauncherClient:
@@ -66,26 +72,39 @@ class LauncherClient:
             return self._ensure_locked().privileged
 
     def start(
-        self, argv: Sequence[str], descriptors: Sequence[int], on_exit: OnExit, limits: Limits = ()
+        self,
+        argv: Sequence[str],
+        descriptors: Sequence[int],
+        on_exit: OnExit,
+        limits: Limits = (),
+        *,
+        listen: tuple[int, OnListener] | None = None,
     ) -> str:
         """Start a command; its id. The descriptors may be closed afterwards.
 
         The first three become standard input, output and error, the others 3, 4, …
+        `listen`: a port inside of the bwrap that argv is, and who gets its listener; argv has
+        the next two numbers for --info-fd and --block-fd.
         Raises `LauncherUnusable`, and `ValueError` for a command line that is too long.
         """
         name = str(next(self._numbers))
-        message = json.dumps(
-            {"op": "start", "id": name, "argv": list(argv), "limits": list(limits)}
-        ).encode()
+        wish: dict[str, object] = {"op": "start", "id": name, "argv": list(argv)}
+        wish["limits"] = list(limits)
+        if listen is not None:
+            wish["listen"] = listen[0]
+        message = json.dumps(wish).encode()
         if len(message) > _MAX_COMMAND:
             raise ValueError("The command line is longer than 120 KiB.")
         with self._lock:
             connection = self._ensure_locked()
             connection.waiting[name] = on_exit
+            if listen is not None:
+                connection.listeners[name] = listen[1]
             try:
                 socket.send_fds(connection.sock, [message], list(descriptors))
             except OSError as error:
                 connection.waiting.pop(name, None)
+                connection.listeners.pop(name, None)
                 raise LauncherUnusable(f"the launcher ended: {error}") from None
         return name
 
@@ -136,16 +155,21 @@ class LauncherClient:
         """Hand on exits until the launcher ends, then report the rest as killed."""
         while True:
             try:
-                data = connection.sock.recv(_MAX_ANSWER)
+                data, descriptors, _ = receive(connection.sock, _MAX_ANSWER, 1)
             except OSError:
                 break
             if not data:
                 break
             message = json.loads(data)
-            if message.get("event") == "exit":
-                on_exit = connection.waiting.pop(message["id"], None)
+            name = message.get("id", "")
+            if message.get("event") == "listener":
+                _hand_over(connection, name, descriptors, message.get("error", ""))
+            elif message.get("event") == "exit":
+                connection.listeners.pop(name, None)
+                fault = connection.faults.pop(name, "") or message["error"]
+                on_exit = connection.waiting.pop(name, None)
                 if on_exit is not None:
-                    on_exit(message["code"], message["error"])
+                    on_exit(message["code"], fault)
         with self._lock:
             if self._connection is connection:
                 self._connection = None
@@ -155,6 +179,18 @@ class LauncherClient:
         connection.process.wait()
         for on_exit in left:
             on_exit(KILLED, "the sandbox launcher ended")
+
+
+def _hand_over(connection: _Connection, name: str, descriptors: list[int], error: str) -> None:
+    on_listener = connection.listeners.pop(name, None)
+    for descriptor in descriptors:
+        sock = socket.socket(fileno=descriptor)
+        if on_listener is None:
+            sock.close()  # its sandbox has ended
+        else:
+            on_listener(sock)
+    if error and name in connection.waiting:
+        connection.faults[name] = f"no listener for its proxy could be made ({error})"
 
 
 def _connect() -> _Connection:
@@ -187,7 +223,7 @@ def _connect() -> _Connection:
         process.wait()
         raise LauncherUnusable(greeting.get("error", "the sandbox launcher ended at once"))
     ours.settimeout(None)
-    return _Connection(ours, process, bool(greeting["privileged"]), {})
+    return _Connection(ours, process, bool(greeting["privileged"]), {}, {}, {})
 
 
 def default_limits() -> list[tuple[int, int, int]]:

@@ -16,10 +16,13 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
-from jobs.sandbox.files import ump_program
+from jobs.sandbox.files import connect_program, node_preload, ump_program
 from jobs.sandbox.places import Places, system_python
+from jobs.sandbox.process import PROXY_PORT
 from jobs.sandbox.runtime import small_file
 
+NODE_PRELOAD = "/ump/proxy.cjs"
+CONNECT_PROGRAM = "/ump/bin/proxy-connect"
 # What each place in memory holds at most, and the share of a small machine's memory.
 MEMORY_SIZE = 1024**3
 _SHARE = 8
@@ -159,6 +162,9 @@ def _party(options: _Options, spec: SandboxSpec, places: Places) -> None:
         for program in (places.uv, places.uv.with_name("uvx")):
             if program.exists():
                 options.show(program, f"/ump/bin/{program.name}")
+    if spec.egress is not None:
+        options.show(node_preload(), NODE_PRELOAD)
+        options.show(connect_program(), CONNECT_PROGRAM)
     if spec.party == "agent":
         options.show(ump_program(), "/ump/bin/ump")
     home = f"/home/{spec.party}"
@@ -195,12 +201,34 @@ def environment(spec: SandboxSpec, places: Places) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",
         "PYTHONUNBUFFERED": "1",
-        **_package_managers(spec.network),
+        **_package_managers(spec.network or spec.egress is not None),
         **(places.certificates or {}),
+        **(_proxy() if spec.egress is not None else {}),
     }
     if not system_python().startswith("/usr/"):
         variables["PATH"] += ":" + str(Path(system_python()).parent)
-    return {**variables, **spec.env}
+    found = {**variables, **spec.env}
+    if spec.egress is not None and "NODE_OPTIONS" in spec.env:
+        found["NODE_OPTIONS"] = f"{variables['NODE_OPTIONS']} {spec.env['NODE_OPTIONS']}"
+    return found
+
+
+def _proxy() -> Mapping[str, str]:
+    """Where programs find the proxy of a guarded sandbox.
+
+    ALL_PROXY is no SOCKS URL: HTTP clients of Python then fail for want of a package. Node takes
+    NODE_USE_ENV_PROXY from 22.21 on; older ones get it from what they load first. git over ssh is
+    joined to it by a program of ours.
+    """
+    url = f"http://127.0.0.1:{PROXY_PORT}"
+    loopback = "127.0.0.1,localhost,::1"
+    found = {"NODE_USE_ENV_PROXY": "1", "NODE_OPTIONS": f"--require={NODE_PRELOAD}"}
+    found["GIT_SSH_COMMAND"] = f"ssh -o 'ProxyCommand={CONNECT_PROGRAM} %h %p'"
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        found[name] = found[name.lower()] = url
+    for name in ("NO_PROXY", "no_proxy"):
+        found[name] = loopback
+    return found
 
 
 def _package_managers(network: bool) -> Mapping[str, str]:

@@ -6,13 +6,23 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jobs.sandbox.base import Exit, SandboxError, SandboxProcess
-from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, Limits
+from jobs.sandbox.egress.base import Egress
+from jobs.sandbox.egress.proxy import Proxy
+from jobs.sandbox.launcher_client import (
+    LauncherClient,
+    LauncherUnusable,
+    Limits,
+    OnListener,
+)
 
 logger = logging.getLogger(__name__)
+
+PROXY_PORT = 3128  # inside, on the loopback of a guarded sandbox
 
 
 @dataclass
@@ -23,6 +33,7 @@ class _Control:
     end: Callable[[], None]
     stdin: asyncio.WriteTransport
     outputs: list[tuple[asyncio.StreamReader, asyncio.ReadTransport]]
+    proxy: Proxy | None
 
     def kill(self) -> None:
         if not self.exit.done():
@@ -30,6 +41,8 @@ class _Control:
 
     def close(self) -> None:
         """Close our ends; what the process had written by now can still be read."""
+        if self.proxy is not None:
+            self.proxy.close()
         if not self.stdin.is_closing():
             self.stdin.abort()
         for reader, transport in self.outputs:
@@ -54,11 +67,13 @@ async def start_process(
     extra: Sequence[int],
     limits: Limits,
     limit: int,
+    egress: Egress | None = None,
 ) -> SandboxProcess:
     """Start argv through the launcher with pipes for its three streams.
 
     `owner` is the user id that must be able to reopen the pipes (`/dev/stdout`); `extra` are
-    descriptors that become 3, 4, … inside, and stay open here. Raises `SandboxError`.
+    descriptors that become 3, 4, … inside, and stay open here. With `egress` argv is a bwrap, and
+    its sandbox gets a proxy until the process is killed. Raises `SandboxError`.
     """
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as undo:
@@ -77,14 +92,18 @@ async def start_process(
             outputs.append((reader, transport))
         exited: asyncio.Future[Exit] = loop.create_future()
         theirs = [into.read_end, out.write_end, errors.write_end]
+        proxy = Proxy(egress) if egress is not None else None
+        listen = (PROXY_PORT, _server(loop, proxy)) if proxy is not None else None
         try:
-            name = launcher.start(argv, [*theirs, *extra], _reporter(loop, exited), limits)
+            name = launcher.start(
+                argv, [*theirs, *extra], _reporter(loop, exited), limits, listen=listen
+            )
         except (LauncherUnusable, ValueError, OSError) as error:
             raise SandboxError(f"The sandbox could not be started: {error}") from error
         undo.pop_all()
     for pipe in pipes:
         pipe.close()
-    control = _Control(exited, lambda: launcher.kill(name), writing, outputs)
+    control = _Control(exited, lambda: launcher.kill(name), writing, outputs, proxy)
     return SandboxProcess(stdin, outputs[0][0], outputs[1][0], control)
 
 
@@ -114,6 +133,16 @@ class _Pipe:
         for descriptor in (self.take_read_end(), self.take_write_end()):
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+def _server(loop: asyncio.AbstractEventLoop, proxy: Proxy) -> OnListener:
+    def serve(listener: socket.socket) -> None:
+        try:
+            loop.call_soon_threadsafe(proxy.serve, listener)
+        except RuntimeError:  # the loop has been closed, and with it the sandbox
+            listener.close()
+
+    return serve
 
 
 def _reporter(

@@ -7,16 +7,23 @@ from uuid import UUID
 
 from jobs.sandbox import base
 from jobs.sandbox.files import HOMES, server_home
+from jobs.sandbox.network import SandboxNetwork, network_of_a_test
 from servers.mcp.types import ServerUnavailable, Spawner, StdioProcess
 from umpteenth.core.config import get_options
 
 
-def make_spawner(server_id: UUID, network: bool) -> Spawner:
-    """A spawner for one server, which has a home of its own that persists."""
+def make_spawner(server_id: UUID, network: object = None) -> Spawner:
+    """A spawner for one server, which has a home of its own that persists.
+
+    `network`: the `SandboxNetwork` of a run, None for a test.
+    """
+    found = network if isinstance(network, SandboxNetwork) else network_of_a_test()
 
     async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> StdioProcess:
         home = server_home(get_options().data_dir / HOMES, server_id)
-        spec = base.SandboxSpec(party="mcp", network=network, env=env, home=home)
+        spec = base.SandboxSpec(
+            party="mcp", network=found.unrestricted, egress=found.egress, env=env, home=home
+        )
         try:
             return await base.start(argv, spec)
         except base.SandboxUnavailable as error:

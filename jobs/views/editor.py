@@ -16,6 +16,7 @@ from jobs.definition import InvalidJob, JobData, NotAllowed
 from jobs.forms import attached
 from jobs.forms.attached import AttachmentRow, SecretRow
 from jobs.forms.job import JobForm, initial_of, time_zones
+from jobs.forms.network import network_choices, private_problem
 from jobs.models import Job
 from jobs.views import schedules
 from jobs.views.jobs import get_job, job_context, job_url
@@ -27,6 +28,8 @@ LABELS = {
     "description": "Description",
     "script": "Script",
     "network": "Network",
+    "domains": "Allowed domains",
+    "allow_private_network": "Allow private network",
     "timeout": "Time limit",
     "overlap": "Overlap",
     "enabled": "Run on schedule",
@@ -45,6 +48,7 @@ class Editor:
     form: JobForm
     attachments: list[AttachmentRow]
     secrets: list[SecretRow]
+    job: Job | None = None
     errors: dict[str, str] = field(default_factory=dict)
     # After an outdated edit: the sentence that says so, and what differs.
     outdated: str = ""
@@ -73,6 +77,8 @@ class Editor:
             "attachable": attached.attachable(self.attachments),
             "secret_rows": self.secrets,
             "secret_options": attached.secret_options(request.user),
+            "networks": network_choices(form, request.user, self.job),
+            "private_problem": private_problem(request.user, self.job),
             "time_zones": time_zones(),
             "preview": schedules.preview(
                 str(form["cron"].value() or ""), str(form["timezone"].value() or "")
@@ -83,14 +89,14 @@ class Editor:
 def posted(request: Request, job: Job | None = None) -> Editor:
     before = attached.stored_attachments(job) if job else ()
     rows = attached.attachment_rows(attached.posted_attachments(request.POST, before))
-    return Editor(JobForm(request.POST), rows, attached.posted_secrets(request.POST))
+    return Editor(JobForm(request.POST), rows, attached.posted_secrets(request.POST), job)
 
 
 def stored(request: Request, job: Job) -> Editor:
     # Without script the page itself brings the long checklist that was asked for.
     listed = [attached.uuid_of(request.GET.get("list", ""))]
     rows = attached.attachment_rows(attached.stored_attachments(job), listed)
-    return Editor(JobForm(initial=initial_of(job)), rows, attached.stored_secrets(job))
+    return Editor(JobForm(initial=initial_of(job)), rows, attached.stored_secrets(job), job)
 
 
 @require_http_methods(["GET", "POST"])
@@ -133,7 +139,7 @@ def _try(editor: Editor, store: Any, data: JobData | None = None) -> Job | None:
     except InvalidJob as error:
         editor.errors |= editor.form.add_errors(error.errors)
     except NotAllowed as error:
-        editor.errors["secrets"] = str(error)
+        editor.errors |= editor.form.add_errors({error.field: str(error)})
     except services.JobGone:
         raise Http404 from None
     except services.OutdatedEdit as error:
@@ -168,6 +174,8 @@ def _words(value: Any) -> str:
 
 
 def _one(item: Any) -> str:
+    if isinstance(item, str):
+        return item
     if isinstance(item, services.AttachmentData):
         tools = "all tools" if item.allowed_tools is None else f"{len(item.allowed_tools)} tools"
         return f"{item.server} ({tools})"

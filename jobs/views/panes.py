@@ -36,6 +36,9 @@ _SAID = {
     "tool.refused": {"server", "tool"},
     "broker.call": {"command", "ok", "found"},
     "run.status": {"status"},
+    "network.connected": {"host", "port", "server"},
+    "network.refused": {"host", "port", "server"},
+    "network.failed": {"host", "port", "server"},
     "server.connected": {"server", "tools", "transport", "protocol_version", "socket"},
 }
 # Said whole on the line unless they are long.

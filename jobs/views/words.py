@@ -317,6 +317,41 @@ def _message(line: Line, payload: Mapping[str, Any]) -> None:
     line.has_body = len(text) > PREVIEW or len(payload) > 1
 
 
+def _network_connected(line: Line, payload: Mapping[str, Any]) -> None:
+    """The first connection of a sandbox to a host; `server`: of the sandbox of that server."""
+    line.icon = "plug-connected"
+    line.title, line.detail = _address(payload), "First connection to this host"
+    line.server = text_of(payload.get("server"))
+    line.outcome = "ok"
+    line.has_body = says_more(line.kind, payload)
+
+
+def _network_refused(line: Line, payload: Mapping[str, Any]) -> None:
+    line.icon = "ban"
+    line.title = _address(payload)
+    line.server = text_of(payload.get("server"))
+    line.is_sentence = True
+    # As it is: it may begin with the name of the host.
+    line.detail, line.outcome = preview(payload.get("reason")), "refused"
+    count = payload.get("count")
+    if isinstance(count, int) and count > 1:
+        line.marks = [Mark(f"{count} times")]
+    # A line is too narrow for most reasons.
+    line.has_body = bool(line.detail) or says_more(line.kind, payload)
+
+
+def _network_failed(line: Line, payload: Mapping[str, Any]) -> None:
+    """The rules allow the connection, and it did not come about."""
+    _network_refused(line, payload)
+    line.icon, line.outcome = "plug-connected-x", "error"
+
+
+def _address(payload: Mapping[str, Any]) -> str:
+    host, port = text_of(payload.get("host")), text_of(payload.get("port"))
+    host = preview(f"[{host}]" if ":" in host else host) or "Network"
+    return f"{host}:{port}" if port else host
+
+
 _WRITERS = {
     "run.status": _status,
     "server.connected": _connected,
@@ -328,6 +363,9 @@ _WRITERS = {
     "tool.progress": _progress,
     "server.notice": _notice,
     "server.tools_changed": _tools_changed,
+    "network.connected": _network_connected,
+    "network.refused": _network_refused,
+    "network.failed": _network_failed,
     "broker.call": _broker,
     "step": _step,
     "output": _output,

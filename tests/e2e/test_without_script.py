@@ -52,8 +52,24 @@ def make_job(page: Page) -> None:
     page.get_by_label("Name", exact=True).fill("plain job")
     page.get_by_label("Script", exact=True).fill(SCRIPT)
     page.get_by_label("Attach a server").select_option(label="plain")
+    allow_a_domain(page)
     page.get_by_role("button", name="Create job").click()
     expect(page.get_by_role("heading", name="plain job", level=1)).to_be_visible()
+    expect(page.get_by_text("api.example.org", exact=True)).to_be_visible()
+
+
+def allow_a_domain(page: Page) -> None:
+    """What belongs to a choice is there with that choice only."""
+    domains = page.get_by_label("Allowed domains", exact=True)
+    private = page.get_by_label("Allow private network")
+    expect(page.get_by_role("radio", name="Internet access", exact=True)).to_be_checked()
+    expect(private).to_be_visible()
+    expect(domains).to_be_hidden()
+    page.get_by_role("radio", name="No network", exact=True).check()
+    expect(private).to_be_hidden()
+    page.get_by_role("radio", name="Allowed domains only", exact=True).check()
+    domains.fill("API.example.org")
+    expect(private).to_be_visible()
 
 
 def run_it(page: Page) -> None:

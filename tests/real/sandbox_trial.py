@@ -3,13 +3,14 @@
 Standard library and `jobs.sandbox` only, so that a plain user can run it from a copy.
 
     sandbox_trial.py run DATA_DIR   a JSON request on standard input, the results on standard output
-    sandbox_trial.py storm MARKER   start sandboxes without end until killed
+    sandbox_trial.py storm MARKER [guarded]   start sandboxes without end until killed
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,34 @@ from typing import Any
 from jobs.sandbox import bubblewrap
 from jobs.sandbox.base import Bind, SandboxProcess, SandboxSpec
 from jobs.sandbox.bubblewrap import Bubblewrap
-from jobs.sandbox.places import Places, find_uv
+from jobs.sandbox.egress.base import Egress, EgressEvent, Refused
+from jobs.sandbox.places import Places, find_uv, visible_certificates
+
+
+class Known:
+    """A gate for some names; the real one needs more than the standard library."""
+
+    def __init__(self, names: dict[str, list[str]]) -> None:
+        self._names = names
+
+    async def __call__(self, host: str, port: int) -> tuple[str, ...]:
+        if host not in self._names:
+            raise Refused(f"{host} is not among the known ones.")
+        if found := self._names[host]:
+            return tuple(found)
+        loop = asyncio.get_running_loop()
+        return tuple({str(item[4][0]) for item in await loop.getaddrinfo(host, port)})
+
+
+EVENTS: list[EgressEvent] = []
 
 
 def make_spec(request: dict[str, Any]) -> SandboxSpec:
+    names = request.get("egress")
     return SandboxSpec(
         party=request.get("party", "agent"),
         network=request.get("network", False),
+        egress=None if names is None else Egress(Known(names), EVENTS.append),
         env=request.get("env", {}),
         workspace=Path(request["workspace"]) if "workspace" in request else None,
         binds=tuple(Bind(Path(host), inside) for host, inside in request.get("binds", [])),
@@ -36,6 +58,7 @@ async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
         readonly=tuple(Path(path) for path in request.get("readonly", [])),
         hidden=(data_dir,),
         uv=find_uv(),
+        certificates=visible_certificates(os.environ),
     )
     adapter = Bubblewrap(places)
     if request.get("unfiltered"):
@@ -49,7 +72,10 @@ async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
         for other in others:
             await other.stdout.readline()  # it is up
         process = await adapter.start(request["argv"], make_spec(request))
-        return await finish(process, request)
+        result = await finish(process, request)
+        if request.get("egress") is not None:
+            result["events"] = [[event.kind, event.host, event.reason] for event in EVENTS]
+        return result
     finally:
         for other in others:
             await other.kill()
@@ -89,11 +115,12 @@ async def finish(process: SandboxProcess, request: dict[str, Any]) -> dict[str, 
         await process.kill()
 
 
-async def storm(marker: str) -> None:
+async def storm(marker: str, *, guarded: bool) -> None:
     """Commands that leave their session and ignore signals, three at a time."""
     adapter = Bubblewrap(Places(Path("/nonexistent")))
     script = "trap '' TERM HUP INT; setsid sleep $0 & sleep $0 & echo up; wait"
-    spec = SandboxSpec(party="agent", network=False)
+    egress = Egress(Known({}), EVENTS.append) if guarded else None
+    spec = SandboxSpec(party="agent", network=False, egress=egress)
     print("ready", flush=True)
 
     async def one() -> None:
@@ -107,7 +134,7 @@ async def storm(marker: str) -> None:
 
 def main() -> None:
     if sys.argv[1] == "storm":
-        asyncio.run(storm(sys.argv[2]))
+        asyncio.run(storm(sys.argv[2], guarded="guarded" in sys.argv[3:]))
     else:
         result = asyncio.run(run(Path(sys.argv[2]), json.load(sys.stdin)))
         print(json.dumps(result))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyseccomp
 
-from jobs.sandbox.places import system_python
+from jobs.sandbox.places import system_python, visible_certificates
 
 PROJECT = Path(__file__).parents[2]
 # An id that no user has: a plain user with nothing of his own.
@@ -44,7 +44,12 @@ class User:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.code), "PYTHONWARNINGS": "error"}
+        return {
+            **visible_certificates(os.environ),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(self.code),
+            "PYTHONWARNINGS": "error",
+        }
 
     def run(self, argv: list[str], **request: Any) -> dict[str, Any]:
         """Run a command in a sandbox; `{code, out, err}`."""

@@ -72,14 +72,15 @@ def start(client: LauncherClient, nothing: int, *argv: str) -> tuple[str, Exits]
 def test_a_worker_killed_at_any_moment_leaves_no_process(name: str, marker: str) -> None:
     chance = random.Random(marker)
     with user_who(name) as user:
-        for _ in range(ROUNDS):
-            _kill_in_the_middle(user, marker, chance.uniform(0, 0.15))
+        for number in range(ROUNDS):
+            guarded = ("guarded",) if number % 2 else ()
+            _kill_in_the_middle(user, [marker, *guarded], chance.uniform(0, 0.15))
             assert wait_until_gone(marker) == []
 
 
-def _kill_in_the_middle(user: User, marker: str, seconds: float) -> None:
+def _kill_in_the_middle(user: User, arguments: list[str], seconds: float) -> None:
     worker = subprocess.Popen(
-        user.trial("storm", marker), stdout=subprocess.PIPE, env=user.environment, cwd="/"
+        user.trial("storm", *arguments), stdout=subprocess.PIPE, env=user.environment, cwd="/"
     )
     assert worker.stdout is not None
     with worker.stdout:

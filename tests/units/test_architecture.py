@@ -69,14 +69,21 @@ WITHOUT_DJANGO = (
     "servers.options",
     "servers.pacing",
     "servers.policy",
+    "jobs.network",
     "jobs.permission",
     "jobs.schedule",
+    "jobs.sandbox.egress",
     "jobs.sandbox.launcher",
     "jobs.sandbox.seccomp",
     "jobs.ump",
 )
 # They run where nothing of ours is installed, or for as long as the site is up.
-STANDARD_LIBRARY_ONLY = ("jobs.sandbox.launcher", "jobs.ump", "umpteenth.supervisor")
+STANDARD_LIBRARY_ONLY = (
+    "jobs.sandbox.egress.connect",
+    "jobs.sandbox.launcher",
+    "jobs.ump",
+    "umpteenth.supervisor",
+)
 # Packages whose own __init__ holds nothing that runs.
 EMPTY = ("umpteenth", "umpteenth.core", "secrets_vault", "servers", "servers.oauth", "jobs")
 SDK = ("mcp", "mcp_types")

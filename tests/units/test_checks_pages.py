@@ -113,6 +113,14 @@ def test_the_answer_of_a_finished_check_ends_the_polling(member_client: Client) 
     assert f"server-{server.pk}" in events
 
 
+def test_a_test_that_passed_does_not_promise_what_a_job_lacks(member_client: Client) -> None:
+    """P25"""
+    words = "the server may still fail to start, and the timeline of the first run shows it"
+    assert words in shown(member_client, ended(stdio_server(), "connected"))
+    assert words not in shown(member_client, ended(http_server(), "connected"))
+    assert words not in shown(member_client, ended(stdio_server("other"), "failed"))
+
+
 def test_connected_shows_the_tools_and_what_changed(member_client: Client) -> None:
     """P30."""
     server = after_success(http_server(), "echo", "add")

@@ -55,7 +55,7 @@ class TestCreate:
         shown = as_json(ump("create", "-", "--json", input=FILE))
         assert (shown["name"], shown["network"], shown["schedule"]) == (
             "digest",
-            "unrestricted",
+            "internet",
             None,
         )
 

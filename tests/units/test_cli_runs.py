@@ -210,6 +210,17 @@ def test_an_unknown_run_fails(verb: str, run_id: str) -> None:
         ("tool.progress", {"tool": "t", "progress": 1.0, "total": None}, "t: 1"),
         ("tool.progress", {"tool": "t", "progress": 2.5, "total": 10.0}, "t: 2.5 of 10"),
         ("tool.progress", {"tool": "t", "progress": 1.0, "message": "half"}, "t: half"),
+        ("network.connected", {"host": "pypi.org", "port": 443}, "pypi.org port 443"),
+        (
+            "network.refused",
+            {"server": "s", "host": "a.example", "port": 80, "reason": "Not allowed."},
+            "s: a.example port 80: Not allowed.",
+        ),
+        (
+            "network.failed",
+            {"host": "::7", "port": 80, "reason": "No answer came."},
+            "::7 port 80: No answer came.",
+        ),
         ("script.exit", {"code": 3, "timed_out": False}, "exit 3"),
         ("script.exit", {"code": None, "timed_out": True}, "time limit reached"),
         ("artifact", {"name": "a", "size": 12345}, "a (12,345 bytes)"),

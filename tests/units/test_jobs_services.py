@@ -89,7 +89,7 @@ class TestCreate:
             ({"script": "echo \0\n"}, "script"),
             ({"script": "echo \ud800\n"}, "script"),
             ({"script": "x" * 1_100_000}, "script"),
-            ({"network": "internet"}, "network"),
+            ({"network": "wifi"}, "network"),
             ({"overlap": "merge"}, "overlap"),
             ({"timeout": 0}, "timeout"),
             ({"timeout": 86_401}, "timeout"),

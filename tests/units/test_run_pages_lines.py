@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from jobs.models import Run
+from jobs.models import Run, RunEvent
+from jobs.views.words import describe
 from tests.fakes.runs import make_job
 from tests.fakes.timelines import add, call, result, run_of
 
@@ -49,6 +50,15 @@ def page(client: Client, url: str) -> str:
             "Connected again",
         ),
         ("server.skipped", {"server": "time", "reason": "disabled"}, "Server skipped"),
+        ("network.connected", {"host": "pypi.org", "port": 443}, "pypi.org:443"),
+        ("network.connected", {"host": "2001:db8::7", "port": 80}, "[2001:db8::7]:80"),
+        (
+            "network.refused",
+            {"host": "intranet", "port": 80, "reason": "intranet is private."},
+            "intranet is private.",
+        ),
+        ("network.refused", {"host": "a.example", "reason": "no", "count": 3}, "3 times"),
+        ("network.failed", {"host": "a.example", "reason": "No answer came."}, "No answer came."),
         ("fail", {"reason": "no data"}, "Script reported a failure"),
         ("run.status", {"status": "timed_out"}, "Timed out"),
         ("artifact", {"name": "report.csv", "size": 3}, "report.csv"),
@@ -60,6 +70,20 @@ def test_each_kind_of_event_reads_as_words(
 ) -> None:
     add(run, kind, payload)
     assert words in page(member_client, f"/runs/{run.pk}/")
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [("connected", "ok"), ("refused", "refused"), ("failed", "error")],
+)
+def test_what_the_proxy_did_has_a_word_and_a_shape(run: Run, kind: str, outcome: str) -> None:
+    payload = {"host": "a.example", "port": 443, "server": "time", "reason": "no answer came"}
+    add(run, f"network.{kind}", payload)
+    event = RunEvent.objects.get(kind=f"network.{kind}")
+    line = describe(event)
+    assert (line.title, line.outcome, line.server) == ("a.example:443", outcome, "time")
+    # The whole reason can be read on a phone, too.
+    assert line.has_body is (kind != "connected")
 
 
 def test_a_key_that_is_not_there_is_an_answer_and_no_error(member_client: Client, run: Run) -> None:

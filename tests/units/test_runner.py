@@ -166,7 +166,8 @@ class TestScript:
         assert [kind for kind in told if kind in ("output", "step")] == ["output", "step"] * 3
 
     def test_ten_megabytes_of_output_do_no_harm(self) -> None:
-        run = execute(make_job(script="head -c 10000000 /dev/zero | tr '\\0' x; exit 3\n"))
+        script = "head -c 10000000 /dev/zero | tr '\\0' x; exit 3\n"
+        run = execute(make_job(script=script, network="none"))
         assert run.error == "the script ended with exit code 3"
         kept = len(output_of(run))
         assert 8_000_000 < kept < 9_000_000
@@ -222,7 +223,7 @@ class TestScript:
 
     def test_a_network_that_was_switched_off_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("jobs.plan.unrestricted_allowed", lambda: False)
-        run = execute(make_job())
+        run = execute(make_job(network="unrestricted"))
         assert (run.status, payloads_of(run, "script.exit")) == ("failed", [])
         assert "unrestricted network is switched off" in run.error
 

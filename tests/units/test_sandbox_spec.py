@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from jobs.network import NetworkRules
 from jobs.sandbox import base, bubblewrap, mounts, probe, seccomp, spawner
 from jobs.sandbox.base import Bind, SandboxError, SandboxSpec, SandboxUnavailable
 from jobs.sandbox.bubblewrap import Bubblewrap
-from jobs.sandbox.files import remove_tree, server_home
+from jobs.sandbox.egress.base import Egress
+from jobs.sandbox.egress.rules import EgressRules
+from jobs.sandbox.files import NODE_PRELOAD_SOURCE, remove_tree, server_home
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable
 from jobs.sandbox.places import Places, visible_certificates
 from jobs.sandbox.programs import find_programs
@@ -57,6 +60,53 @@ def test_package_managers_are_told_that_there_is_no_network(data_dir: Path) -> N
     assert (offline["npm_config_offline"], offline["UV_OFFLINE"]) == ("true", "1")
     online = variables(build(spec(network=True), Places(data_dir)))
     assert "npm_config_offline" not in online
+
+
+def guarded(**changes: object) -> SandboxSpec:
+    return spec(egress=Egress(EgressRules(NetworkRules("internet")), lambda event: None), **changes)
+
+
+def test_a_guarded_network_is_a_namespace_with_a_proxy_in_it(data_dir: Path) -> None:
+    """Issue 5, section 3; package managers may work, and find the proxy by these variables."""
+    options = build(guarded(), Places(data_dir))
+    assert "--unshare-net" in options
+    found = variables(options)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        assert found[name] == found[name.lower()] == "http://127.0.0.1:3128"
+    assert found["NO_PROXY"] == found["no_proxy"] == "127.0.0.1,localhost,::1"
+    assert found["NODE_USE_ENV_PROXY"] == "1"
+    assert "npm_config_offline" not in found
+    shown = {inside: host for host, inside in pairs(options, "--ro-bind")}
+    assert Path(shown["/ump/proxy.cjs"]).read_text() == NODE_PRELOAD_SOURCE.read_text()
+
+
+def test_no_other_network_has_a_proxy(data_dir: Path) -> None:
+    for network in (True, False):
+        options = build(spec(network=network), Places(data_dir))
+        assert not {"HTTP_PROXY", "NODE_OPTIONS", "NO_PROXY"} & variables(options).keys()
+        assert "/ump/proxy.cjs" not in options
+
+
+def test_own_proxies_and_options_of_node_are_kept(data_dir: Path) -> None:
+    env = {"HTTP_PROXY": "http://127.0.0.1:9", "NODE_OPTIONS": "--no-warnings"}
+    found = variables(build(guarded(env=env), Places(data_dir)))
+    assert found["HTTP_PROXY"] == "http://127.0.0.1:9"
+    assert found["NODE_OPTIONS"] == "--require=/ump/proxy.cjs --no-warnings"
+
+
+def test_only_a_guarded_command_waits_for_its_listener() -> None:
+    waits = bubblewrap.command_line(["true"], guarded(), privileged=False)
+    at = waits.index("--")
+    assert waits[1:at] == [
+        *("--args", "3", "--seccomp", "4"),
+        *("--info-fd", "5", "--block-fd", "6"),
+    ]
+    assert "--block-fd" not in bubblewrap.command_line(["true"], spec(), privileged=False)
+
+
+def test_a_network_is_guarded_or_not() -> None:
+    with pytest.raises(SandboxError, match="either"):
+        bubblewrap.check(["true"], guarded(network=True))
 
 
 def test_the_environment_is_made_from_nothing(
@@ -361,7 +411,7 @@ async def test_a_server_without_a_sandbox_is_unavailable_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(base, "adapter", lambda: broken)
     with pytest.raises(ServerUnavailable, match="systempaths=unconfined"):
-        await spawner.make_spawner(new_id(), True)(["true"], {})
+        await spawner.make_spawner(new_id())(["true"], {})
 
 
 def test_the_home_of_a_server_persists_and_is_its_own(tmp_path: Path) -> None:

@@ -22,18 +22,18 @@ def _nobody_registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_is_known_by_its_id_and_not_by_its_name() -> None:
-    asked: list[tuple[UUID, bool]] = []
+    asked: list[tuple[UUID, object]] = []
     spawner: Any = object()
 
-    def factory(server_id: UUID, network: bool) -> Any:
+    def factory(server_id: UUID, network: object) -> Any:
         asked.append((server_id, network))
         return spawner
 
     register_spawner(factory)
     first, second = new_id(), new_id()
     assert get_spawner(settings=STDIO, server_id=first) is spawner
-    get_spawner(settings=STDIO, server_id=second, network=False)
-    assert asked == [(first, True), (second, False)]
+    get_spawner(settings=STDIO, server_id=second, network="guarded")
+    assert asked == [(first, None), (second, "guarded")]
 
 
 def test_a_server_over_http_starts_no_process() -> None:

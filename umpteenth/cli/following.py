@@ -89,6 +89,12 @@ def _ump(payload: dict[str, Any]) -> str:
     return " ".join(words) + outcome
 
 
+def _address(payload: dict[str, Any]) -> str:
+    """Where a sandbox went, with the server whose it was."""
+    server = f"{payload['server']}: " if payload.get("server") else ""
+    return f"{server}{payload.get('host')} port {payload.get('port')}"
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
@@ -103,6 +109,9 @@ _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "server.skipped": lambda p: f"{p.get('server')}: {p.get('reason')}",
     "server.notice": lambda p: f"{p.get('server')}: {p.get('message')}",
     "server.tools_changed": lambda p: f"{p.get('server')}: its tools have changed",
+    "network.connected": lambda p: _address(p),
+    "network.refused": lambda p: f"{_address(p)}: {p.get('reason')}",
+    "network.failed": lambda p: f"{_address(p)}: {p.get('reason')}",
     "tool.refused": lambda p: f"{p.get('server')} {p.get('tool')}: {p.get('reason')}",
     "tool.progress": lambda p: f"{p.get('tool')}: {p.get('message') or _amount(p)}",
     "tool.call": lambda p: f"{p.get('server')} {p.get('tool')} {_json(p.get('arguments'))}",

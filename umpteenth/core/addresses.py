@@ -227,6 +227,14 @@ def refusal(host: str, addresses: Iterable[str]) -> TargetRefused | None:
     return None
 
 
+def first_private(addresses: Iterable[str]) -> str | None:
+    """The first of the addresses that is private or of this machine, in whatever disguise."""
+    for text in addresses:
+        if _any_within(list(faces(_address(text))), PRIVATE):
+            return text
+    return None
+
+
 def _metadata(shown: str) -> TargetRefused:
     return TargetRefused(
         f"{shown} points to a cloud metadata address, which is never called.",
