@@ -1,6 +1,15 @@
 from .job import (
+    DEFAULT_CPUS,
+    DEFAULT_DISK,
+    DEFAULT_MEMORY,
     DEFAULT_TIMEOUT,
+    MAX_CPUS,
+    MAX_DISK,
+    MAX_MEMORY,
     MAX_TIMEOUT,
+    MIN_CPUS,
+    MIN_DISK,
+    MIN_MEMORY,
     MIN_TIMEOUT,
     Attachment,
     Job,
@@ -8,10 +17,20 @@ from .job import (
     StateEntry,
 )
 from .run import Artifact, Blob, Lease, Run, RunEvent, Worker
+from .stored import StoredFile, StoredPart
 
 __all__ = [
+    "DEFAULT_CPUS",
+    "DEFAULT_DISK",
+    "DEFAULT_MEMORY",
     "DEFAULT_TIMEOUT",
+    "MAX_CPUS",
+    "MAX_DISK",
+    "MAX_MEMORY",
     "MAX_TIMEOUT",
+    "MIN_CPUS",
+    "MIN_DISK",
+    "MIN_MEMORY",
     "MIN_TIMEOUT",
     "Artifact",
     "Attachment",
@@ -22,5 +41,7 @@ __all__ = [
     "Run",
     "RunEvent",
     "StateEntry",
+    "StoredFile",
+    "StoredPart",
     "Worker",
 ]

@@ -14,6 +14,10 @@ from umpteenth.core.ids import new_id
 DEFAULT_TIMEOUT = 900  # seconds
 MIN_TIMEOUT = 1
 MAX_TIMEOUT = 86_400
+# What the sandboxes of one run may use together: processors, and MiB of memory and of disk.
+DEFAULT_CPUS, MIN_CPUS, MAX_CPUS = 1.0, 0.1, 64.0
+DEFAULT_MEMORY, MIN_MEMORY, MAX_MEMORY = 1024, 64, 1024 * 1024
+DEFAULT_DISK, MIN_DISK, MAX_DISK = 2048, 16, 1024 * 1024
 
 
 class Job(models.Model):
@@ -43,6 +47,18 @@ class Job(models.Model):
         default=DEFAULT_TIMEOUT,
         validators=[MinValueValidator(MIN_TIMEOUT), MaxValueValidator(MAX_TIMEOUT)],
     )
+    cpus = models.FloatField(
+        default=DEFAULT_CPUS, validators=[MinValueValidator(MIN_CPUS), MaxValueValidator(MAX_CPUS)]
+    )
+    memory = models.PositiveIntegerField(
+        default=DEFAULT_MEMORY,
+        validators=[MinValueValidator(MIN_MEMORY), MaxValueValidator(MAX_MEMORY)],
+    )
+    disk = models.PositiveIntegerField(
+        default=DEFAULT_DISK, validators=[MinValueValidator(MIN_DISK), MaxValueValidator(MAX_DISK)]
+    )
+    # Root inside the sandbox's own namespaces (P26).
+    run_as_root = models.BooleanField(default=False)
     overlap = models.CharField(max_length=10, choices=Overlap, default=Overlap.SKIP)
     enabled = models.BooleanField(default=True)
 

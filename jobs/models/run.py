@@ -65,6 +65,8 @@ class Run(models.Model):
     error = models.TextField(blank=True)
     summary = models.TextField(blank=True)
     outputs = models.JSONField(default=dict)
+    # Calls that may have changed something, for whoever continues this run (P76).
+    side_effects = models.JSONField(default=list)
     queued_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -155,6 +157,9 @@ class Worker(models.Model):
     slots = models.PositiveIntegerField()
     # Why this worker cannot start sandboxes; empty where it can.
     sandbox_problem = models.TextField(blank=True)
+    # The adapter it uses, and one sentence for each limit that it cannot enforce.
+    sandbox_adapter = models.CharField(max_length=20, blank=True)
+    sandbox_gaps = models.JSONField(default=list)
 
 
 class Lease(models.Model):

@@ -44,6 +44,17 @@ class Bind:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What one sandbox may use. `memory` and `disk` are bytes; `disk` is what its writable
+    places hold together, in which no time is lost over single files."""
+
+    cpus: float = 1.0
+    memory: int = 1024 * 1024**2
+    processes: int = 1000
+    disk: int = 2048 * 1024**2
+
+
+@dataclass(frozen=True)
 class SandboxSpec:
     """What one sandbox gets. Everything not named here it does not get.
 
@@ -53,6 +64,9 @@ class SandboxSpec:
 
     `network` is the machine's own, without any guard. `egress` is the guarded one: a namespace
     without a route, in which only the proxy is reached. Neither of them is no network at all.
+
+    `root`: user 0 inside, who is nobody outside (P26). `base`: the directory of an environment,
+    or the image of an engine, in place of this machine's own programs.
     """
 
     party: Party
@@ -63,6 +77,9 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str = "/workspace"
     home: Path | None = None
+    limits: Limits = Limits()
+    root: bool = False
+    base: str = ""
 
 
 class SandboxProcess:
@@ -113,10 +130,16 @@ class SandboxProcess:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a sandbox ended. `fault`: the adapter's words where the command did not do it."""
+    """How a sandbox ended. `fault`: the adapter's words where the command did not do it.
+
+    `out_of_memory`: the kernel ended a process of it for its memory, not always the command
+    itself. `broken_limit`: a sentence where the sandbox was ended for another limit.
+    """
 
     code: int
     fault: str = ""
+    out_of_memory: bool = False
+    broken_limit: str = ""
 
 
 class ProcessControl(Protocol):
