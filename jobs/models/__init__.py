@@ -1,3 +1,4 @@
+from .environment import Environment, EnvironmentBuild
 from .job import (
     DEFAULT_CPUS,
     DEFAULT_DISK,
@@ -35,6 +36,8 @@ __all__ = [
     "Artifact",
     "Attachment",
     "Blob",
+    "Environment",
+    "EnvironmentBuild",
     "Job",
     "JobSecret",
     "Lease",

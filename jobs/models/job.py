@@ -11,6 +11,8 @@ from secrets_vault.models import Secret
 from servers.models import Server
 from umpteenth.core.ids import new_id
 
+from .environment import Environment
+
 DEFAULT_TIMEOUT = 900  # seconds
 MIN_TIMEOUT = 1
 MAX_TIMEOUT = 86_400
@@ -56,6 +58,10 @@ class Job(models.Model):
     )
     disk = models.PositiveIntegerField(
         default=DEFAULT_DISK, validators=[MinValueValidator(MIN_DISK), MaxValueValidator(MAX_DISK)]
+    )
+    # None: what the machine has. One that jobs use is not deleted.
+    environment = models.ForeignKey(
+        Environment, null=True, on_delete=models.PROTECT, related_name="jobs"
     )
     # Root inside the sandbox's own namespaces (P26).
     run_as_root = models.BooleanField(default=False)

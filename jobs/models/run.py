@@ -160,6 +160,10 @@ class Worker(models.Model):
     # The adapter it uses, and one sentence for each limit that it cannot enforce.
     sandbox_adapter = models.CharField(max_length=20, blank=True)
     sandbox_gaps = models.JSONField(default=list)
+    # Workers of one data directory are of one machine, whatever it is called.
+    machine = models.CharField(max_length=64, blank=True)
+    # What the default environment has there: [[name, version]], empty where it is missing.
+    programs = models.JSONField(default=list)
 
 
 class Lease(models.Model):
