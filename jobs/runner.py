@@ -242,7 +242,9 @@ class Execution:
         async with Broker(handler, token, socket_path(), owner=owner, before=before) as broker:
             env = {**plan.env, **broker.environment()}
             network = network_of(plan.network, reporter(self.recorder))
-            spec = place.spec(network=network, env=env, socket=broker.socket_path)
+            spec = place.spec(
+                network=network, env=env, socket=broker.socket_path, root=plan.run.job.run_as_root
+            )
             process = await sandbox.start(command(plan.script), spec, limit=READ_AHEAD)
             try:
                 if not await self.database(partial(lifecycle.begin, self.run_id, self.token)):

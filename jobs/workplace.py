@@ -52,9 +52,17 @@ class Workplace:
             _give_away(path)
         return place
 
-    def spec(self, *, network: SandboxNetwork, env: Mapping[str, str], socket: Path) -> SandboxSpec:
+    def spec(
+        self,
+        *,
+        network: SandboxNetwork,
+        env: Mapping[str, str],
+        socket: Path,
+        root: bool = False,
+    ) -> SandboxSpec:
         return SandboxSpec(
             party="agent",
+            root=root,
             network=network.unrestricted,
             egress=network.egress,
             workspace=self.workspace,

@@ -4,6 +4,10 @@ As root no user namespace is made; bwrap keeps the three capabilities that chang
 needs, and `setpriv` changes to the party's user and drops them. A plain user gets a user
 namespace in which the party's id stands for his own.
 
+Run as root is the same with a user namespace in which root stands for that user (P26): of a plain
+user's sandbox, or, as root, made by a second bwrap after the user was changed, so that root of
+this machine is no user in there. All other namespaces then belong to whom root inside is nobody.
+
 All options go to bwrap through a descriptor (`--args`), so that no variable's value is ever in
 an argument list, which any process of the machine may read. So does the filter of system calls
 (`--seccomp`); without one bwrap starts nothing.
@@ -17,7 +21,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jobs.sandbox import seccomp
 from jobs.sandbox.base import (
@@ -34,9 +38,16 @@ from jobs.sandbox.launcher_client import (
     default_limits,
     shared,
 )
-from jobs.sandbox.mounts import build_options
+from jobs.sandbox.mounts import as_user, build_options
 from jobs.sandbox.places import Places
-from jobs.sandbox.probe import IS_FILTERED, NO_BUBBLEWRAP, NO_UTIL_LINUX, explain, probe
+from jobs.sandbox.probe import (
+    IS_FILTERED,
+    NO_BUBBLEWRAP,
+    NO_UTIL_LINUX,
+    explain,
+    explain_root,
+    probe,
+)
 from jobs.sandbox.process import start_process
 
 PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
@@ -69,24 +80,35 @@ class Bubblewrap:
         self.places = places
         self._launcher = launcher or shared()
         self._lock = threading.Lock()
-        self._problem: str | None = None
-        self._looked_at = 0.0
+        # By whether the sandbox is to run as root: what a trial came to, and when.
+        self._problems: dict[bool, tuple[str, float]] = {}
 
     def problem(self) -> str:
         """See `Adapter.problem`."""
         with self._lock:
-            stale = time.monotonic() - self._looked_at > PROBLEM_KEPT
-            if self._problem is None or (self._problem and stale):
-                self._problem = self._look()
-                self._looked_at = time.monotonic()
-            return self._problem
+            return self._known(False, self._look)
+
+    def root_problem(self) -> str:
+        """Why sandboxes cannot run as root here, with the remedy; "" if they can. May block."""
+        with self._lock:
+            return self._known(False, self._look) or self._known(True, self._look_as_root)
+
+    def _known(self, root: bool, look: Callable[[], str]) -> str:
+        problem, looked_at = self._problems.get(root, (None, 0.0))
+        if problem is None or (problem and time.monotonic() - looked_at > PROBLEM_KEPT):
+            problem = look()
+            self._problems[root] = problem, time.monotonic()
+        return problem
+
+    def _is_fine(self, root: bool) -> bool:
+        return self._problems.get(root, ("unknown",))[0] == ""
 
     async def start(
         self, argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
     ) -> SandboxProcess:
         """See `jobs.sandbox.base.start`."""
-        if self._problem != "":
-            problem = await asyncio.to_thread(self.problem)
+        if not self._is_fine(spec.root):
+            problem = await asyncio.to_thread(self.root_problem if spec.root else self.problem)
             if problem:
                 raise SandboxUnavailable(problem)
         check(argv, spec)
@@ -137,7 +159,17 @@ class Bubblewrap:
             privileged = self._launcher.ensure()
         except LauncherUnusable as error:
             return explain(str(error))
-        spec = SandboxSpec(party="agent", network=False)
+        return self._try(SandboxSpec(party="agent", network=False), privileged)
+
+    def _look_as_root(self) -> str:
+        try:
+            privileged = self._launcher.ensure()
+        except LauncherUnusable as error:
+            return explain(str(error))
+        spec = SandboxSpec(party="agent", network=False, root=True)
+        return explain_root(self._try(spec, privileged))
+
+    def _try(self, spec: SandboxSpec, privileged: bool) -> str:
         descriptors = self._descriptors(spec, privileged)
         try:
             command = command_line(IS_FILTERED, spec, privileged=privileged)
@@ -153,14 +185,19 @@ def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) ->
     drop = [_tool("setpriv"), "--reuid", user, "--regid", user, "--clear-groups"]
     drop += ["--no-new-privs"]
     drop += ["--inh-caps=-all", "--bounding-set=-all"]
+    filtered = ["--seccomp", str(_FILTER_FD)]
+    if privileged and spec.root:
+        # The filter forbids the second user namespace, so it comes with that one's command.
+        drop += [_tool("bwrap"), "--die-with-parent", "--cap-drop", "ALL", *as_user(spec)]
+        drop += ["--dev-bind", "/", "/", *filtered, "--"]
+        filtered = []
     # Nothing begins before the launcher has made the proxy's listener in the new namespace.
     wait = ["--info-fd", str(_INFO_FD), "--block-fd", str(_BLOCK_FD)]
     return [
         shutil.which("bwrap") or "/usr/bin/bwrap",
         "--args",
         str(_OPTIONS_FD),
-        "--seccomp",
-        str(_FILTER_FD),
+        *filtered,
         *(wait if spec.egress is not None else ()),
         "--",
         *(drop if privileged else ()),

@@ -23,13 +23,17 @@ from jobs.sandbox.runtime import small_file
 
 NODE_PRELOAD = "/ump/proxy.cjs"
 CONNECT_PROGRAM = "/ump/bin/proxy-connect"
+SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # What each place in memory holds at most, and the share of a small machine's memory.
 MEMORY_SIZE = 1024**3
 _SHARE = 8
 
 SEARCH_PATH = "/ump/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_USERS = """root:x:0:0:root:/root:/usr/sbin/nologin
+# What root of a sandbox may do (P26): as with files everywhere, with those of its own user only.
+ROOT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID")
+
+_USERS = """root:x:0:0:root:/root:/bin/bash
 agent:x:1000:1000:agent:/home/agent:/bin/bash
 mcp:x:1001:1001:mcp:/home/mcp:/bin/bash
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
@@ -108,11 +112,23 @@ def _namespaces(options: _Options, spec: SandboxSpec, privileged: bool) -> None:
         for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
             options.add("--cap-add", name)
     else:
-        user = str(USER_IDS[spec.party])
-        options.add("--unshare-user", "--uid", user, "--gid", user)
+        options.add(*as_user(spec))
         # The filter of system calls forbids them too. As root bwrap has no such lock.
         if _can_close_namespaces():
             options.add("--disable-userns")
+
+
+def as_user(spec: SandboxSpec) -> list[str]:
+    """A user namespace with one user in it: the party's own, or root, who is nobody outside."""
+    user = "0" if spec.root else str(USER_IDS[spec.party])
+    capabilities = ROOT_CAPABILITIES if spec.root else ()
+    added = [word for name in capabilities for word in ("--cap-add", name)]
+    return ["--unshare-user", "--uid", user, "--gid", user, *added]
+
+
+def account(spec: SandboxSpec) -> tuple[str, str]:
+    """Name and home of the user inside."""
+    return ("root", "/root") if spec.root else (spec.party, f"/home/{spec.party}")
 
 
 @lru_cache(maxsize=1)
@@ -167,7 +183,7 @@ def _party(options: _Options, spec: SandboxSpec, places: Places) -> None:
         options.show(connect_program(), CONNECT_PROGRAM)
     if spec.party == "agent":
         options.show(ump_program(), "/ump/bin/ump")
-    home = f"/home/{spec.party}"
+    _, home = account(spec)
     for host, inside in ((spec.workspace, "/workspace"), (spec.home, home)):
         if host is None:
             options.memory(inside)
@@ -192,11 +208,12 @@ def _hide(options: _Options, hidden: Iterable[Path], spec: SandboxSpec) -> None:
 
 def environment(spec: SandboxSpec, places: Places) -> dict[str, str]:
     """The variables of a sandbox: ours first, then the specification's, which win."""
+    name, home = account(spec)
     variables = {
         "PATH": SEARCH_PATH,
-        "HOME": f"/home/{spec.party}",
-        "USER": spec.party,
-        "LOGNAME": spec.party,
+        "HOME": home,
+        "USER": name,
+        "LOGNAME": name,
         "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",
@@ -242,6 +259,9 @@ def _package_managers(network: bool) -> Mapping[str, str]:
         "UV_PYTHON_DOWNLOADS": "never",
         "UV_PYTHON": system_python(),
     }
+    if SYSTEM_CERTIFICATES.exists():
+        # As pip of Debian, curl and git do; by itself uv trusts only what it brings along.
+        quiet["UV_SYSTEM_CERTS"] = "1"
     if network:
         return quiet
     return {**quiet, "npm_config_offline": "true", "UV_OFFLINE": "1", "PIP_NO_INDEX": "1"}

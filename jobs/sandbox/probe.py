@@ -26,6 +26,11 @@ NO_USER_NAMESPACES = (
     " or start the worker as root."
 )
 
+NO_ROOT = (
+    "Run as root needs a user namespace, and the kernel lets only root of this machine make one;"
+    " allow it with {remedy}, or switch Run as root off in the job."
+)
+
 # What a trial runs: whether it is behind a filter, as the kernel has it.
 IS_FILTERED = (
     "sh",
@@ -87,6 +92,11 @@ def explain(message: str) -> str:
         if os.geteuid() != 0:
             return f"{NO_USER_NAMESPACES.format(remedy=_remedy())} ({last})."
     return f"Sandboxes cannot start here: {last}."
+
+
+def explain_root(problem: str) -> str:
+    """The same where plain sandboxes start and those that run as root do not."""
+    return f"{NO_ROOT.format(remedy=_remedy())} ({problem})" if problem else ""
 
 
 def in_container(environ: Mapping[str, str] | None = None) -> bool:

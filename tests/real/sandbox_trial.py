@@ -47,6 +47,7 @@ def make_spec(request: dict[str, Any]) -> SandboxSpec:
         network=request.get("network", False),
         egress=None if names is None else Egress(Known(names), EVENTS.append),
         env=request.get("env", {}),
+        root=request.get("root", False),
         workspace=Path(request["workspace"]) if "workspace" in request else None,
         binds=tuple(Bind(Path(host), inside) for host, inside in request.get("binds", [])),
     )
@@ -92,7 +93,7 @@ def leave_out_the_filter(adapter: Bubblewrap) -> None:
 
     bubblewrap.command_line = unfiltered
     assert "does not filter" in adapter.problem()
-    adapter._problem = ""
+    adapter._problems[False] = adapter._problems[True] = "", 0.0
 
 
 async def finish(process: SandboxProcess, request: dict[str, Any]) -> dict[str, Any]:
