@@ -8,7 +8,21 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from jobs import network, schedule, scripts
-from jobs.models import DEFAULT_TIMEOUT, MAX_TIMEOUT, MIN_TIMEOUT, Job
+from jobs.models import (
+    DEFAULT_CPUS,
+    DEFAULT_DISK,
+    DEFAULT_MEMORY,
+    DEFAULT_TIMEOUT,
+    MAX_CPUS,
+    MAX_DISK,
+    MAX_MEMORY,
+    MAX_TIMEOUT,
+    MIN_CPUS,
+    MIN_DISK,
+    MIN_MEMORY,
+    MIN_TIMEOUT,
+    Job,
+)
 from umpteenth.core.config import get_options
 from umpteenth.core.text import clean
 
@@ -22,8 +36,12 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 # Set by the sandbox itself; a secret there would break the run.
 _RESERVED = {"PATH", "HOME", "LD_PRELOAD", "LD_LIBRARY_PATH", "TMPDIR", "PWD", "SHELL"}
 
+CPUS = f"A sandbox has {MIN_CPUS:g} to {MAX_CPUS:g} processors."
+MEMORY = f"The memory is {MIN_MEMORY} to {MAX_MEMORY:,} MiB."
+DISK = f"The room on the disk is {MIN_DISK} to {MAX_DISK:,} MiB."
+
 # Sentences by field: name, description, script, network, domains, allow_private_network, timeout,
-# overlap, cron, timezone, servers, secrets.
+# cpus, memory, disk, run_as_root, overlap, cron, timezone, servers, secrets.
 Errors = dict[str, str]
 
 
@@ -63,6 +81,8 @@ class SecretData:
 class JobData:
     """Everything about a job that people edit. `timeout` is in seconds; empty `cron`: none.
 
+    `cpus`, `memory` and `disk` (MiB) are what each of its sandboxes may use.
+
     `domains` belong to Allowed domains only, `allow_private_network` to that and Internet access;
     elsewhere both are dropped.
     """
@@ -74,6 +94,10 @@ class JobData:
     domains: tuple[str, ...] = ()
     allow_private_network: bool = False
     timeout: int = DEFAULT_TIMEOUT
+    cpus: float = DEFAULT_CPUS
+    memory: int = DEFAULT_MEMORY
+    disk: int = DEFAULT_DISK
+    run_as_root: bool = False
     overlap: str = Job.Overlap.SKIP
     enabled: bool = True
     cron: str = ""
@@ -89,6 +113,10 @@ class JobData:
         "domains",
         "allow_private_network",
         "timeout",
+        "cpus",
+        "memory",
+        "disk",
+        "run_as_root",
         "overlap",
         "enabled",
         "cron",
@@ -135,6 +163,7 @@ def check(data: JobData) -> Errors:
     errors |= _check_script(data.script)
     errors |= _check_network(data)
     errors |= _check_choices(data)
+    errors |= _check_limits(data)
     errors |= _check_schedule(data)
     errors |= _check_attachments(data.attachments)
     errors |= _check_secrets(data.secrets)
@@ -193,6 +222,18 @@ def _check_choices(data: JobData) -> Errors:
         errors["overlap"] = f"The overlap is one of {', '.join(Job.Overlap.values)}."
     if not MIN_TIMEOUT <= data.timeout <= MAX_TIMEOUT:
         errors["timeout"] = f"The time limit is {MIN_TIMEOUT} to {MAX_TIMEOUT:,} seconds."
+    return errors
+
+
+def _check_limits(data: JobData) -> Errors:
+    errors: Errors = {}
+    # Not a number is in no range either.
+    if not MIN_CPUS <= data.cpus <= MAX_CPUS:
+        errors["cpus"] = CPUS
+    if not MIN_MEMORY <= data.memory <= MAX_MEMORY:
+        errors["memory"] = MEMORY
+    if not MIN_DISK <= data.disk <= MAX_DISK:
+        errors["disk"] = DISK
     return errors
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from jobs.definition import AttachmentData, JobData, SecretData
-from jobs.models import DEFAULT_TIMEOUT, Job
+from jobs.models import (
+    DEFAULT_CPUS,
+    DEFAULT_DISK,
+    DEFAULT_MEMORY,
+    DEFAULT_TIMEOUT,
+    Job,
+)
 from jobs.network import GUARDED
+from umpteenth.core.strict_yaml import YamlError, load_yaml
 
 MAX_BYTES = 2 * 1024 * 1024
 KEYS = (
@@ -24,6 +29,10 @@ KEYS = (
     "schedule",
     "overlap",
     "timeout",
+    "cpus",
+    "memory",
+    "disk",
+    "run_as_root",
     "enabled",
 )
 
@@ -32,39 +41,14 @@ class JobFileError(ValueError):
     """A file that is no job; one sentence that names the key."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice: YAML would silently keep the last."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str | int | float | bool | None):
-            raise JobFileError("A key of the job file must be a word.")
-        if key in seen:
-            raise JobFileError(f"{str(key)[:100]}: this key stands twice.")
-        seen.add(key)
-    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
 def parse_job_file(text: str) -> JobData:
     """Raises `JobFileError`. What the values mean is checked by `jobs.services`."""
     if len(text) > MAX_BYTES:
         raise JobFileError("The job file is larger than 2 MiB.")
-    if "&" in text and _has_alias(text):
-        raise JobFileError("A job file has no anchors and aliases (& and *).")
     try:
-        content = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise JobFileError(_yaml_sentence(error)) from None
-    except JobFileError:
-        raise
-    except Exception:  # the loader's own for a tag whose value does not fit, such as `!!bool x`
-        raise JobFileError("The job file is not YAML that can be read.") from None
+        content = load_yaml(text, "job file")
+    except YamlError as error:
+        raise JobFileError(str(error)) from None
     if not isinstance(content, dict):
         raise JobFileError("A job file is a mapping with the keys name and script.")
     for key in content:
@@ -84,7 +68,11 @@ def _job(content: Mapping[str, Any]) -> JobData:
         domains=_domains(content.get("domains"), network),
         allow_private_network=_private(content.get("allow_private_network", False), network),
         overlap=_text(content, "overlap", Job.Overlap.SKIP.value),
-        timeout=_seconds(content.get("timeout", DEFAULT_TIMEOUT)),
+        timeout=_whole("timeout", "seconds", content.get("timeout", DEFAULT_TIMEOUT)),
+        cpus=_number("cpus", content.get("cpus", DEFAULT_CPUS)),
+        memory=_whole("memory", "MiB", content.get("memory", DEFAULT_MEMORY)),
+        disk=_whole("disk", "MiB", content.get("disk", DEFAULT_DISK)),
+        run_as_root=_flag("run_as_root", content.get("run_as_root", False)),
         enabled=_flag("enabled", content.get("enabled", True)),
         cron=cron,
         timezone=timezone,
@@ -103,10 +91,19 @@ def _text(content: Mapping[str, Any], key: str, default: str | None = None) -> s
     return value
 
 
-def _seconds(value: Any) -> int:
+def _whole(key: str, unit: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise JobFileError("timeout: must be a whole number of seconds.")
+        raise JobFileError(f"{key}: must be a whole number of {unit}.")
     return value
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise JobFileError(f"{key}: must be a number such as 1 or 0.5.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise JobFileError(f"{key}: this number is too large.") from None
 
 
 def _flag(key: str, value: Any) -> bool:
@@ -186,18 +183,3 @@ def _key(section: str, key: Any) -> str:
     if not isinstance(key, str):
         raise JobFileError(f"{section}.{key}: must be text; put it in quotation marks.")
     return key
-
-
-def _has_alias(text: str) -> bool:
-    """Aliases can blow a small file up to gigabytes; a job has no use for them."""
-    try:
-        return any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
-    except yaml.YAMLError:
-        return False
-
-
-def _yaml_sentence(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f" (line {mark.line + 1})" if mark is not None else ""
-    problem = getattr(error, "problem", None) or "it cannot be read"
-    return f"The job file is not YAML{where}: {problem}."

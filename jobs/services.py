@@ -92,7 +92,7 @@ class StateError(ValueError):
 def create_job(*, actor: User | None, data: JobData) -> Job:
     """Make a job; `actor` None is the operator. Raises `InvalidJob` or `NotAllowed`."""
     data = _checked(data)
-    _check_network_rights(data, actor)
+    _check_rights(data, actor)
     servers, mapped = _find_servers(data), _find_secrets(data, actor, kept=set())
     job = Job(updated_by=actor, **_columns(data))
     job.next_run_at = _next_run(data.cron, data.timezone, data.enabled)
@@ -118,7 +118,7 @@ def update_job(job: Job, *, actor: User | None, data: JobData, version: int) -> 
     if current.version != version:
         raise OutdatedEdit(current)
     theirs = current_data(current)
-    _check_network_rights(data, actor, theirs)
+    _check_rights(data, actor, theirs)
     kept = {(item.variable, item.secret) for item in theirs.secrets}
     servers, mapped = _find_servers(data), _find_secrets(data, actor, kept)
     columns = _columns(data) | {"version": F("version") + 1, "updated_by": actor}
@@ -149,6 +149,10 @@ def current_data(job: Job) -> JobData:
         domains=tuple(job.domains),
         allow_private_network=job.allow_private_network,
         timeout=job.timeout,
+        cpus=job.cpus,
+        memory=job.memory,
+        disk=job.disk,
+        run_as_root=job.run_as_root,
         overlap=job.overlap,
         enabled=job.enabled,
         cron=job.cron,
@@ -291,10 +295,17 @@ def _find_secrets(
     return mapped
 
 
-def _check_network_rights(data: JobData, actor: User | None, theirs: JobData | None = None) -> None:
-    """What leads around the proxy or behind it, administrators decide; what they gave may stay."""
+def _check_rights(data: JobData, actor: User | None, theirs: JobData | None = None) -> None:
+    """What leads around the proxy or behind it, and root, administrators decide; what they gave
+    may stay."""
     if actor is None or actor.is_administrator:
         return
+    if data.run_as_root and not (theirs and theirs.run_as_root):
+        raise NotAllowed(
+            "Only administrators can let a job run as root. Ask one of them, or take the tick "
+            "away.",
+            field="run_as_root",
+        )
     if data.network == Job.Network.UNRESTRICTED and (
         theirs is None or theirs.network != Job.Network.UNRESTRICTED
     ):

@@ -65,6 +65,10 @@ def job_shape(job: Job) -> dict[str, Any]:
         "schedule": {"cron": job.cron, "timezone": job.timezone} if job.cron else None,
         "overlap": job.overlap,
         "timeout": job.timeout,
+        "cpus": job.cpus,
+        "memory": job.memory,
+        "disk": job.disk,
+        "run_as_root": job.run_as_root,
         "enabled": job.enabled,
         "next_run_at": moment(job.next_run_at),
     }

@@ -8,13 +8,33 @@ from zoneinfo import available_timezones
 
 from django import forms
 
-from jobs.definition import MAX_DESCRIPTION, MAX_NAME
-from jobs.models import DEFAULT_TIMEOUT, MAX_TIMEOUT, MIN_TIMEOUT, Job
+from jobs.definition import CPUS, DISK, MAX_DESCRIPTION, MAX_NAME, MEMORY
+from jobs.models import (
+    DEFAULT_CPUS,
+    DEFAULT_DISK,
+    DEFAULT_MEMORY,
+    DEFAULT_TIMEOUT,
+    MAX_CPUS,
+    MAX_DISK,
+    MAX_MEMORY,
+    MAX_TIMEOUT,
+    MIN_CPUS,
+    MIN_DISK,
+    MIN_MEMORY,
+    MIN_TIMEOUT,
+    Job,
+)
 from jobs.network import MAX_DOMAIN, MAX_DOMAINS, split_domains
 from jobs.services import AttachmentData, JobData, SecretData
+from umpteenth.accounts.models import User
 
 TIMEOUT = f"The time limit is {MIN_TIMEOUT} to {MAX_TIMEOUT:,} seconds."
 NEW_SCRIPT = '#!/usr/bin/env bash\nset -euo pipefail\n\nump step "First step"\n'
+
+
+def _said(sentence: str) -> dict[str, str]:
+    """One sentence for whatever is wrong with a number."""
+    return dict.fromkeys(("required", "invalid", "min_value", "max_value"), sentence)
 
 
 @lru_cache(maxsize=1)
@@ -31,7 +51,7 @@ class JobForm(forms.Form):
         max_value=MAX_TIMEOUT,
         initial=DEFAULT_TIMEOUT,
         help_text="In seconds, for the script and everything it calls.",
-        error_messages=dict.fromkeys(("required", "invalid", "min_value", "max_value"), TIMEOUT),
+        error_messages=_said(TIMEOUT),
     )
     network = forms.ChoiceField(
         choices=Job.Network.choices, initial=Job.Network.INTERNET, widget=forms.RadioSelect
@@ -57,6 +77,36 @@ class JobForm(forms.Form):
         label="Allow private network",
         help_text="Also addresses of this machine and of the local network. Cloud metadata is "
         "refused in any case.",
+    )
+    cpus = forms.FloatField(
+        label="Processors",
+        min_value=MIN_CPUS,
+        max_value=MAX_CPUS,
+        initial=f"{DEFAULT_CPUS:g}",
+        widget=forms.NumberInput(attrs={"step": "any"}),
+        help_text="Also parts of one, such as 0.5.",
+        error_messages=_said(CPUS),
+    )
+    memory = forms.IntegerField(
+        min_value=MIN_MEMORY,
+        max_value=MAX_MEMORY,
+        initial=DEFAULT_MEMORY,
+        help_text="In MiB, with what /tmp holds. Beyond it processes are ended.",
+        error_messages=_said(MEMORY),
+    )
+    disk = forms.IntegerField(
+        min_value=MIN_DISK,
+        max_value=MAX_DISK,
+        initial=DEFAULT_DISK,
+        help_text="In MiB, for /workspace and /ump/outputs together. Beyond it the run is ended.",
+        error_messages=_said(DISK),
+    )
+    run_as_root = forms.BooleanField(
+        required=False,
+        label="Run as root",
+        help_text="Root inside of the sandbox, to install packages of the system for example; "
+        "outside it has no rights. stdio servers that have environment variables are skipped in "
+        "such a job, since root could read them.",
     )
     overlap = forms.ChoiceField(
         label="If a run has not ended when the next one is due",
@@ -136,4 +186,11 @@ class JobForm(forms.Form):
 def initial_of(job: Job) -> dict[str, Any]:
     names = [name for name in JobForm.base_fields if name != "version"]
     values = {name: getattr(job, name) for name in names}
-    return values | {"domains": "\n".join(job.domains), "version": job.version}
+    values |= {"domains": "\n".join(job.domains), "cpus": f"{job.cpus:g}"}
+    return values | {"version": job.version}
+
+
+def root_problem(person: User, job: Job | None) -> str:
+    """Why the person cannot let the job run as root; empty if they can, or may keep it."""
+    kept = job is not None and job.run_as_root
+    return "" if person.is_administrator or kept else "Only administrators can choose this."

@@ -16,7 +16,8 @@ from .environment import Environment
 DEFAULT_TIMEOUT = 900  # seconds
 MIN_TIMEOUT = 1
 MAX_TIMEOUT = 86_400
-# What the sandboxes of one run may use together: processors, and MiB of memory and of disk.
+# What each sandbox of a run may use, the script's and those of stdio servers: processors, and
+# MiB of memory and of disk.
 DEFAULT_CPUS, MIN_CPUS, MAX_CPUS = 1.0, 0.1, 64.0
 DEFAULT_MEMORY, MIN_MEMORY, MAX_MEMORY = 1024, 64, 1024 * 1024
 DEFAULT_DISK, MIN_DISK, MAX_DISK = 2048, 16, 1024 * 1024
@@ -110,6 +111,8 @@ class Attachment(models.Model):
 
     # What a page says of the server's login: why runs cannot use it, or soon cannot.
     login_problem: str = ""
+    # Whether runs go without the server because they are root's (P26).
+    is_skipped_as_root: bool = False
 
     class Meta:
         ordering = ["id"]

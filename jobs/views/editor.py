@@ -15,7 +15,7 @@ from jobs import services
 from jobs.definition import InvalidJob, JobData, NotAllowed
 from jobs.forms import attached
 from jobs.forms.attached import AttachmentRow, SecretRow
-from jobs.forms.job import JobForm, initial_of, time_zones
+from jobs.forms.job import JobForm, initial_of, root_problem, time_zones
 from jobs.forms.network import network_choices, private_problem
 from jobs.models import Job
 from jobs.views import schedules
@@ -31,6 +31,10 @@ LABELS = {
     "domains": "Allowed domains",
     "allow_private_network": "Allow private network",
     "timeout": "Time limit",
+    "cpus": "Processors",
+    "memory": "Memory",
+    "disk": "Disk",
+    "run_as_root": "Run as root",
     "overlap": "Overlap",
     "enabled": "Run on schedule",
     "cron": "Cron schedule",
@@ -79,6 +83,7 @@ class Editor:
             "secret_options": attached.secret_options(request.user),
             "networks": network_choices(form, request.user, self.job),
             "private_problem": private_problem(request.user, self.job),
+            "root_problem": root_problem(request.user, self.job),
             "time_zones": time_zones(),
             "preview": schedules.preview(
                 str(form["cron"].value() or ""), str(form["timezone"].value() or "")
