@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from csp.constants import NONE, SELF
 
-from umpteenth.core.config import PROJECT_ROOT, get_options
+from umpteenth.core.config import PROJECT_ROOT, StorageOptions, get_options
 from umpteenth.core.keyfiles import read_secret_key
 
 OPTIONS = get_options()
@@ -201,11 +201,34 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
+
+
+def _storage(options: StorageOptions, data_dir: Path) -> dict[str, Any]:
+    """Where the files of runs lie; the modules are imported with the first file."""
+    if options.backend == "directory":
+        backend = "jobs.storage.directory.DirectoryStorage"
+        return {"BACKEND": backend, "OPTIONS": {"location": data_dir / "files"}}
+    if options.backend == "database":
+        return {"BACKEND": "jobs.storage.database.DatabaseStorage"}
+    s3 = options.s3
+    bucket = {
+        "bucket_name": s3.bucket,
+        "location": s3.prefix,
+        "endpoint_url": s3.endpoint,
+        "region_name": s3.region,
+        "access_key": s3.access_key,
+        "secret_key": s3.secret_key.get_secret_value() if s3.secret_key else None,
+        "addressing": s3.addressing,
+    }
+    return {
+        "BACKEND": "jobs.storage.s3.BucketStorage",
+        # What is not given is the library's to find.
+        "OPTIONS": {name: value for name, value in bucket.items() if value},
+    }
+
+
 STORAGES = {
-    "default": {
-        "BACKEND": "django.core.files.storage.FileSystemStorage",
-        "OPTIONS": {"location": DATA_DIR / "files"},
-    },
+    "default": _storage(OPTIONS.storage, DATA_DIR),
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -97,6 +99,11 @@ def test_the_address_for_people_follows_from_bind(tmp_path: Path, bind: str, url
         ("RUNS__MAX_CONCURRENT", "0", "runs.max_concurrent: input should be greater than"),
         ("RUNS__MAX_CONCURRENT", "many", "runs.max_concurrent: input should be a valid integer"),
         ("SANDBOX__READONLY_PATHS", "tools", "sandbox.readonly_paths: tools is not an absolute"),
+        ("STORAGE__BACKEND", "tape", "storage.backend: input should be 'directory'"),
+        ("STORAGE__BACKEND", "s3", "storage: the backend s3 needs storage.s3.bucket."),
+        ("STORAGE__S3__ENDPOINT", "s3.example.org", "storage.s3.endpoint: must be an http or"),
+        ("STORAGE__S3__ACCESS_KEY", "k", "storage.s3: give both access_key and secret_key"),
+        ("STORAGE__S3__COLOUR", "red", "storage.s3.colour is no option of Umpteenth"),
         ("APP__COLOUR", "red", "app.colour is no option of Umpteenth"),
         ("APPS__URL", "x", "UMPTEENTH_APPS__URL names no section"),
         ("DATA_DIR__X", "x", "UMPTEENTH_DATA_DIR__X names no section"),
@@ -163,6 +170,28 @@ def test_a_file_with_keys_that_others_can_read_stops_the_start(tmp_path: Path) -
     assert load(tmp_path).security.secret_key is not None
 
 
+def test_a_file_with_the_key_of_a_bucket_is_kept_from_others_too(tmp_path: Path) -> None:
+    text = "storage: {s3: {bucket: b, access_key: a, secret_key: hunter22}}"
+    (tmp_path / "config.yml").touch(0o644)
+    with pytest.raises(ConfigError, match="can be read by others; run: chmod 600"):
+        load(tmp_path, text)
+    (tmp_path / "config.yml").chmod(0o600)
+    options = load(tmp_path)
+    assert "hunter22" not in repr(options)
+
+
+def test_a_section_within_a_section_is_read_from_file_and_variables(tmp_path: Path) -> None:
+    """design.md, section 3, Files."""
+    options = load(
+        tmp_path,
+        "storage: {backend: s3, s3: {bucket: from-file, region: eu-1}}",
+        STORAGE__S3__BUCKET="from-variable",
+    )
+    assert options.storage.backend == "s3"
+    assert (options.storage.s3.bucket, options.storage.s3.region) == ("from-variable", "eu-1")
+    assert load(tmp_path, "storage:\n", STORAGE__S3__PREFIX="x").storage.s3.prefix == "x"
+
+
 def test_the_data_directory_lies_in_the_checkout_else_where_the_platform_keeps_data(
     tmp_path: Path,
 ) -> None:
@@ -172,17 +201,19 @@ def test_the_data_directory_lies_in_the_checkout_else_where_the_platform_keeps_d
     assert config.default_data_dir({}) == tmp_path / "checkout" / "data"
 
 
+def names(options: Mapping[str, Any]) -> set[str]:
+    """`section.option` of a file's content or of the fields of a model, with inner sections."""
+    found = set()
+    for name, value in options.items():
+        inner = getattr(getattr(value, "annotation", None), "model_fields", value)
+        below = names(inner) if isinstance(inner, Mapping) else {""}
+        found |= {f"{name}.{rest}".rstrip(".") for rest in below}
+    return found
+
+
 def test_the_example_shows_each_option_and_nothing_else(tmp_path: Path) -> None:
-    uncommented = re.sub(r"(?m)^  # ([a-z_]+: )", r"  \1", EXAMPLE.read_text())
-    shown = yaml.safe_load(uncommented)
-    documented = {(section, option) for section, options in shown.items() for option in options}
-    existing = {
-        (section, option)
-        for section, field in Options.model_fields.items()
-        if section != "data_dir"
-        for option in field.annotation.model_fields  # type: ignore[union-attr]
-    }
-    assert documented == existing
+    uncommented = re.sub(r"(?m)^  # ( *[a-z0-9_]+:( |$))", r"  \1", EXAMPLE.read_text())
+    assert names(yaml.safe_load(uncommented)) == names(Options.model_fields) - {"data_dir"}
     (tmp_path / "config.yml").touch(0o600)
     load(tmp_path, uncommented)
 

@@ -16,7 +16,15 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 PREFIX = "UMPTEENTH_"
 # Read before any option: where the options themselves and everything else live.
@@ -121,6 +129,11 @@ class SandboxOptions(_Section):
     # None: the project's own environment and docs/examples (see jobs.sandbox).
     readonly_paths: tuple[Path, ...] | None = None
     allow_unrestricted_network: bool = True
+    # MiB that one environment may take, seconds that building it may take, and days after
+    # which one that no run has used is removed.
+    environment_size: Annotated[int, Field(ge=16, le=1024 * 1024)] = 4096
+    environment_time_limit: Annotated[int, Field(ge=10, le=86_400)] = 1800
+    environment_days: Annotated[int, Field(ge=1, le=3650)] = 30
 
     @field_validator("readonly_paths")
     @classmethod
@@ -143,6 +156,43 @@ class NetworkOptions(_Section):
         return _check_networks(value)
 
 
+class S3Options(_Section):
+    bucket: str = ""
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    # None: what the environment, the machine's role or AWS's own files give.
+    access_key: str | None = None
+    secret_key: SecretStr | None = None
+    addressing: Literal["auto", "virtual", "path"] = "auto"
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str | None) -> str | None:
+        parts = urlsplit(value) if value else None
+        if parts and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError("must be an http or https address such as https://s3.example.org")
+        return value
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> S3Options:
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ValueError("give both access_key and secret_key, or neither")
+        return self
+
+
+class StorageOptions(_Section):
+    # Where the files of runs lie: artifacts, and values too large for their event.
+    backend: Literal["directory", "database", "s3"] = "directory"
+    s3: S3Options = S3Options()
+
+    @model_validator(mode="after")
+    def _check_bucket(self) -> StorageOptions:
+        if self.backend == "s3" and not self.s3.bucket:
+            raise ValueError("the backend s3 needs storage.s3.bucket")
+        return self
+
+
 class McpOptions(_Section):
     # Check enabled servers at start and then regularly (U2).
     auto_connect: bool = True
@@ -156,6 +206,7 @@ class Options(_Section):
     runs: RunsOptions = RunsOptions()
     sandbox: SandboxOptions = SandboxOptions()
     network: NetworkOptions = NetworkOptions()
+    storage: StorageOptions = StorageOptions()
     mcp: McpOptions = McpOptions()
     data_dir: Path
 
@@ -185,7 +236,7 @@ def load_options(environ: Mapping[str, str] | None = None) -> Options:
     for section, option, value, source in _from_environment(environ):
         if section not in Options.model_fields or section == "data_dir":
             raise ConfigError(f"{source} names no section of the configuration.")
-        values.setdefault(section, {})[option] = value
+        _put(values.setdefault(section, {}), option.split("__"), value)
     values["data_dir"] = data_dir
     try:
         return Options.model_validate(values)
@@ -211,12 +262,17 @@ def _read_file(environ: Mapping[str, str], data_dir: Path) -> dict[str, dict[str
             raise ConfigError(f"{path}: {section!r} names no section of the configuration.")
         if options is not None and not isinstance(options, dict):
             raise ConfigError(f"{path}: section {section!r} must be a mapping of options.")
-    if content.get("security") and path.stat().st_mode & 0o077:
+    if _holds_keys(content) and path.stat().st_mode & 0o077:
         raise ConfigError(f"{path} holds keys and can be read by others; run: chmod 600 {path}")
     return {
         section: {str(option): value for option, value in (options or {}).items()}
         for section, options in content.items()
     }
+
+
+def _holds_keys(content: Mapping[str, Any]) -> bool:
+    s3 = (content.get("storage") or {}).get("s3")
+    return bool(content.get("security")) or (isinstance(s3, dict) and "secret_key" in s3)
 
 
 def _find_file(environ: Mapping[str, str], data_dir: Path) -> Path | None:
@@ -247,6 +303,14 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, Any, s
             value = _read_value_file(name, value)
         found.append((section, option, _split_list(section, option, value), name))
     return found
+
+
+def _put(options: dict[str, Any], path: list[str], value: Any) -> None:
+    """Set the option at `path`: the last is its name, those before it are its sections."""
+    for name in path[:-1]:
+        inner = options.get(name)
+        options[name] = options = dict(inner) if isinstance(inner, dict) else {}
+    options[path[-1]] = value
 
 
 def _read_value_file(name: str, path: str) -> str:

@@ -1,0 +1,133 @@
+"""A bucket on this machine that speaks as much S3 as boto3 needs here."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+
+BUCKET = "files"
+ACCESS_KEY = "the-access-key"
+
+
+@dataclass
+class FakeS3:
+    """Objects by key; `requests` are (method, key, Range) of whatever was asked."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    # Answer everything with this status.
+    broken: int = 0
+    endpoint: str = ""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    bucket: FakeS3
+
+
+@contextmanager
+def fake_s3() -> Iterator[FakeS3]:
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.bucket = FakeS3(endpoint=f"http://127.0.0.1:{server.server_address[1]}")
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server.bucket
+        server.shutdown()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", headers.get("length") or str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _refuse(self, status: int, code: str) -> None:
+        self._answer(status, f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode())
+
+    def _serve(self) -> None:
+        parts = urlsplit(self.path)
+        bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
+        body = self._body()
+        query = parse_qs(parts.query, keep_blank_values=True)
+        held = cast(_Server, self.server).bucket
+        held.requests.append((self.command, key, self.headers.get("Range") or ""))
+        if held.broken:
+            self._refuse(held.broken, "Broken")
+        elif ACCESS_KEY not in (self.headers.get("Authorization") or ""):
+            self._refuse(403, "InvalidAccessKeyId")
+        elif bucket != BUCKET:
+            self._refuse(404, "NoSuchBucket")
+        else:
+            getattr(self, f"_{self.command.lower()}")(held, key, query, body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve
+
+    def _body(self) -> bytes:
+        """As it is, or out of the chunks with signatures that S3 knows."""
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if "aws-chunked" not in (self.headers.get("Content-Encoding") or ""):
+            return body
+        found = b""
+        while match := re.match(rb"([0-9a-f]+)[^\r]*\r\n", body):
+            size = int(match[1], 16)
+            found += body[match.end() : match.end() + size]
+            body = body[match.end() + size + 2 :]
+        return found
+
+    def _get(self, held: FakeS3, key: str, query: Any, body: bytes) -> None:
+        if key not in held.objects:
+            self._refuse(404, "NoSuchKey")
+            return
+        content = held.objects[key]
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+        if wanted is None:
+            self._answer(200, content, ETag='"x"')
+            return
+        first, last = int(wanted[1]), min(int(wanted[2]), len(content) - 1)
+        if first > last:
+            self._refuse(416, "InvalidRange")
+            return
+        where = f"bytes {first}-{last}/{len(content)}"
+        self._answer(206, content[first : last + 1], ETag='"x"', Content_Range=where)
+
+    _head = _get
+
+    def _put(self, held: FakeS3, key: str, query: Any, body: bytes) -> None:
+        if "uploadId" in query:
+            held.uploads[query["uploadId"][0]][int(query["partNumber"][0])] = body
+        else:
+            held.objects[key] = body
+        self._answer(200, ETag='"x"')
+
+    def _post(self, held: FakeS3, key: str, query: Any, body: bytes) -> None:
+        if "uploads" in query:
+            name = f"upload-{len(held.uploads)}"
+            held.uploads[name] = {}
+            inner = f"<Key>{key}</Key><UploadId>{name}</UploadId>"
+            answer = f"<InitiateMultipartUploadResult>{inner}</InitiateMultipartUploadResult>"
+        else:
+            parts = held.uploads.pop(query["uploadId"][0])
+            held.objects[key] = b"".join(parts[number] for number in sorted(parts))
+            answer = "<CompleteMultipartUploadResult/>"
+        self._answer(200, answer.encode())
+
+    def _delete(self, held: FakeS3, key: str, query: Any, body: bytes) -> None:
+        held.objects.pop(key, None)
+        self._answer(204)
