@@ -222,4 +222,5 @@ def fake_over_http() -> Iterator[str]:
         task.result(START_LIMIT)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.run_until_complete(asyncio.sleep(0))  # closed transports let go of their sockets
         loop.close()

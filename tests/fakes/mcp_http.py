@@ -164,6 +164,8 @@ class FakeHttp:
     ) -> None:
         assert self._server is not None
         self._server.close()
+        # One that was accepted in this moment closes its socket only once its task has begun.
+        await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
