@@ -113,11 +113,17 @@ def postgres_port() -> Iterator[int]:
 
 @dataclass
 class Site:
-    """A data directory with its options; workers and beats are started as a test needs them."""
+    """A data directory with its options; workers and beats are started as a test needs them.
+
+    `prefix`, `python` and `code` say who runs them, with what, from where.
+    """
 
     data_dir: Path
     variables: dict[str, str]
     redis: Redis | None = None
+    prefix: tuple[str, ...] = ()
+    python: str = sys.executable
+    code: Path = PROJECT
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     helper: subprocess.Popen[str] | None = None
 
@@ -126,13 +132,16 @@ class Site:
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         return {**kept, "UMPTEENTH_DATA_DIR": str(self.data_dir), **self.variables}
 
+    def command(self, *words: str) -> list[str]:
+        return [*self.prefix, self.python, *words]
+
     def start(self, name: str) -> subprocess.Popen[bytes]:
         """`worker` or `beat`, as containers start them."""
         with (self.data_dir.parent / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "umpteenth", name],
+                self.command("-P", "-m", "umpteenth", name),
                 env=self.environ,
-                cwd=PROJECT,
+                cwd=self.code,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -148,9 +157,9 @@ class Site:
     def run(self, *words: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
         """An `umpteenth` command."""
         return subprocess.run(
-            [sys.executable, "-P", "-m", "umpteenth", *words],
+            self.command("-P", "-m", "umpteenth", *words),
             env=self.environ,
-            cwd=PROJECT,
+            cwd=self.code,
             input=input,
             capture_output=True,
             text=True,
@@ -167,9 +176,9 @@ class Site:
         """Call a function of `site_helper` in a process that stays."""
         if self.helper is None:
             self.helper = subprocess.Popen(
-                [sys.executable, "-m", "tests.real.site_helper"],
+                self.command("-m", "tests.real.site_helper"),
                 env=self.environ,
-                cwd=PROJECT,
+                cwd=self.code,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -79,6 +79,11 @@ def silence(run_id: str) -> None:
     Run.objects.filter(pk=run_id).update(heartbeat_at=long_ago)
 
 
+def reap() -> int:
+    """What beat does for runs whose worker is silent."""
+    return lifecycle.reap(timezone.now())
+
+
 def make_due(name: str) -> None:
     Job.objects.filter(name=name).update(next_run_at=timezone.now())
 

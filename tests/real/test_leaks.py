@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import pytest
 
 from tests.fakes.mcp_helpers import FAKE
 from tests.fakes.mcp_http import FakeHttp, Reply, Request, running
 from tests.real.conftest import Site, eventually, free_port, new_site
+from tests.real.remains import descendants
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 ROUNDS = 20  # of ten tests: four succeed, five fail, one is cancelled
@@ -66,19 +66,6 @@ def site(servers: dict[str, tuple[str, dict[str, object]]]) -> Iterator[Site]:
         made.ask("add_server", name, transport, values)
     yield made
     made.close()
-
-
-def descendants(pid: int) -> list[int]:
-    """The process and all that came from it."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            parent = int((entry / "stat").read_text("latin-1").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.name))
-    found = [pid]
-    for process in found:
-        found += children.get(process, [])
-    return found
 
 
 def possessions(pid: int) -> Counter[str]:

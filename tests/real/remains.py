@@ -1,0 +1,112 @@
+"""What is left of a site's sandboxes: processes, namespaces, mounts, sockets, directories.
+
+Other tests run sandboxes at the same time, so that everything is told apart by what only this
+site's has: the processes below its workers, their namespaces, and the path of its directory in the
+mounts of a sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.real.conftest import Site
+
+CGROUPS = Path("/sys/fs/cgroup")
+KINDS = ("pid", "net", "mnt", "ipc")
+
+
+def processes() -> Iterator[int]:
+    """All of the machine but zombies, which hold nothing and wait for process 1."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if (entry / "stat").read_text("latin-1").rpartition(")")[2].split()[0] != "Z":
+                    yield int(entry.name)
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all that came from it."""
+    children: dict[int, list[int]] = {}
+    for process in processes():
+        with suppress(OSError, ValueError):
+            stat = Path(f"/proc/{process}/stat").read_text("latin-1").rpartition(")")[2]
+            children.setdefault(int(stat.split()[1]), []).append(process)
+    found = [pid]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def namespaces(pid: int) -> set[str]:
+    """Those of a process that are not the test's own."""
+    found = set()
+    for kind in KINDS:
+        with suppress(OSError):
+            found.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
+    return found - {os.readlink(f"/proc/self/ns/{kind}") for kind in KINDS}
+
+
+@dataclass
+class Remains:
+    """Watches one site: `look` while it works, then ask what is left."""
+
+    site: Site
+    seen: set[str] = field(default_factory=set)
+    cgroups: set[str] = field(default_factory=set)
+
+    def look(self, worker: int) -> None:
+        """Remember what the worker's sandboxes are in at this moment."""
+        for pid in descendants(worker):
+            held = namespaces(pid)
+            self.seen |= held
+            if held:
+                self.cgroups |= cgroups_of(pid) - cgroups_of(worker) - cgroups_of(os.getpid())
+
+    def processes(self, *expected: int) -> list[str]:
+        """Processes in a namespace that was seen, or with a mount of the site's directory."""
+        folder = str(self.site.data_dir.parent)
+        left = []
+        for pid in processes():
+            with suppress(OSError):
+                mounts = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "replace")
+                if pid not in expected and (folder in mounts or namespaces(pid) & self.seen):
+                    line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                    left.append(f"{pid}: {line.decode(errors='replace')[:200]}")
+        return left
+
+    def groups(self) -> list[str]:
+        return sorted(path for path in self.cgroups if Path(path).exists())
+
+    def sockets(self) -> list[str]:
+        found = (self.site.data_dir.parent / "s").rglob("*.sock")
+        return [str(path) for path in found]
+
+    def private_directories(self) -> list[str]:
+        return os.listdir(self.site.data_dir.parent / "s")
+
+    def run_directories(self) -> list[str]:
+        runs = self.site.data_dir / "runs"
+        return os.listdir(runs) if runs.exists() else []
+
+
+def cgroups_of(pid: int) -> set[str]:
+    """The directories of the control groups that a process is in."""
+    found = set()
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            name = controllers.removeprefix("name=") or "unified"
+            for base in (CGROUPS / name, CGROUPS):
+                if path != "/" and (base / path[1:]).is_dir():
+                    found.add(str(base / path[1:]))
+    return found
+
+
+def mounts_of_this_machine() -> list[str]:
+    """Mounts of network namespaces and the like that this test's own processes see."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if " nsfs " in line]
