@@ -51,7 +51,8 @@ Reporter = Callable[["ServerLink", "Connection | None", "ToolList | ServerError"
 
 @dataclass(frozen=True)
 class AttachedServer:
-    """A server of the job when the run began. `problem`: why it is not even tried."""
+    """A server of the job when the run began. `problem`: why it is not even tried; `skipped`: why
+    the run goes without it, as it does without one that is not `enabled`."""
 
     id: UUID
     name: str
@@ -60,6 +61,7 @@ class AttachedServer:
     permission: Permission
     settings: ConnectionSettings | None = None
     problem: str = ""
+    skipped: str = ""
     version: int = 1  # of its connection; what is found out counts for this one only
 
 

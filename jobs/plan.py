@@ -13,9 +13,11 @@ from django.db import connection
 
 from jobs.connections import AttachedServer
 from jobs.definition import private_allowed, unrestricted_allowed
-from jobs.models import Attachment, Job, Run
+from jobs.environments.provide import Wanted
+from jobs.models import Attachment, Environment, Job, Run
 from jobs.network import NetworkRules
 from jobs.permission import DETACHED, DISABLED, Permission
+from jobs.skipping import ROOT_SKIPS, skipped_as_root
 from secrets_vault import services as vault
 from servers.mcp.types import ServerError
 from servers.models import Server
@@ -43,11 +45,14 @@ class Plan:
     env: Mapping[str, str] = field(repr=False)
     servers: tuple[AttachedServer, ...] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
+    # None: the default environment. `base` is where it is, once it has been provided.
+    environment: Wanted | None = None
+    base: str = ""
 
 
 def make_plan(run_id: UUID) -> Plan:
     """Raises `PlanError`."""
-    run = Run.objects.select_related("job").get(pk=run_id)
+    run = Run.objects.select_related("job__environment").get(pk=run_id)
     job = run.job
     if job.network == Job.Network.UNRESTRICTED and not unrestricted_allowed():
         raise PlanError(
@@ -60,6 +65,7 @@ def make_plan(run_id: UUID) -> Plan:
     return Plan(
         run=run,
         script=job.script,
+        environment=_wanted(job.environment),
         network=_network(job),
         timeout=job.timeout,
         deadline=time.monotonic() + job.timeout,
@@ -67,6 +73,12 @@ def make_plan(run_id: UUID) -> Plan:
         servers=servers,
         secrets=secrets,
     )
+
+
+def _wanted(environment: Environment | None) -> Wanted | None:
+    if environment is None:
+        return None
+    return Wanted(environment.name, environment.definition, environment.digest)
 
 
 def _network(job: Job) -> NetworkRules:
@@ -113,6 +125,8 @@ def _server(row: Attachment, run: Run, secrets: dict[str, str]) -> AttachedServe
     if not server.enabled:
         return attached
     try:
+        if run.job.run_as_root and skipped_as_root(server):
+            return replace(attached, skipped=ROOT_SKIPS)
         # U61-U64: the person who started the run, where the server wants to know.
         settings, mask = connection_settings(server, job_name=run.job.name, actor=run.actor_name)
     except (vault.SecretError, vault.UnknownKey, vault.DecryptionFailed, ServerError) as error:

@@ -68,15 +68,15 @@ class Reach:
     def _connect(self) -> dict[str, ServerLink]:
         links: dict[str, ServerLink] = {}
         for server in self._plan.servers:
-            if not server.enabled:
-                skipped = {"server": server.name, "reason": "disabled"}
+            if reason := server.skipped or ("" if server.enabled else "disabled"):
+                skipped = {"server": server.name, "reason": reason}
                 self._recorder.record("server.skipped", skipped)
                 continue
             rules = self._plan.network
             link = ServerLink(
                 server,
                 self._recorder,
-                network=network_of(rules, reporter(self._recorder, server.name)),
+                network=network_of(rules, reporter(self._recorder, server.name), self._plan.base),
                 report=self._report,
                 advice=self._advice(server),
             )

@@ -19,6 +19,7 @@ from django.http import QueryDict
 from jobs.forms.skeleton import Call, call_of
 from jobs.models import Job
 from jobs.services import AttachmentData, SecretData
+from jobs.skipping import skipped_among
 from secrets_vault.models import Secret
 from secrets_vault.services import may_use
 from servers.models import Server, Tool
@@ -66,6 +67,8 @@ class AttachmentRow:
     is_late: bool = False
     # Why runs cannot use the login of the server, or soon cannot.
     login_problem: str = ""
+    # Whether runs as root go without the server (P26).
+    is_skipped_as_root: bool = False
 
     @property
     def is_tested(self) -> bool:
@@ -151,7 +154,7 @@ def attachment_rows(
     Of more than `MAX_LISTED` tools the checklist is left out, unless the server is in `listed`.
     """
     found = Server.objects.select_related("login").annotate(token_exists=token_exists())
-    found = found.defer("private", "instructions", "login__private")
+    found = found.defer("instructions", "login__private")
     servers = found.in_bulk([pk for pk, _ in chosen])
     tools: dict[UUID, list[Tool]] = {}
     # Not their schemas: a server may have thousands of tools.
@@ -163,6 +166,9 @@ def attachment_rows(
         for pk, names in chosen
         if pk in servers
     ]
+    skipped = skipped_among(servers.values())
+    for row in rows:
+        row.is_skipped_as_root = row.server.pk in skipped
     _add_calls({row.server.pk: row for row in rows}, tools)
     return rows
 

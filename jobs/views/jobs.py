@@ -17,8 +17,10 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from jobs import queries, services, triggers
 from jobs.forms.run import RunNowForm
 from jobs.models import Attachment, Job, Run
+from jobs.skipping import skipped_among
 from jobs.views import schedules
 from jobs.views.runs import run_table
+from servers.models import Server
 from umpteenth.core import clock
 from umpteenth.core.htmx import Request, hx_redirect, render_form, render_page, toast
 
@@ -107,6 +109,10 @@ def _attachments(job: Job) -> list[tuple[Attachment, list[str]]]:
         gone.setdefault(server, []).append(tool)
     rows = list(queries.with_servers(job.attachments.all()))
     queries.note_logins(rows, clock.now())
+    if job.run_as_root:
+        skipped = skipped_among(job.servers.filter(transport=Server.Transport.STDIO))
+        for row in rows:
+            row.is_skipped_as_root = row.server_id in skipped
     return [(row, gone.get(row.server.name, [])) for row in rows]
 
 

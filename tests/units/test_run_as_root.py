@@ -11,7 +11,7 @@ from jobs.sandbox.base import SandboxUnavailable
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.launcher_client import LauncherClient
 from jobs.sandbox.places import Places
-from tests.units.test_sandbox_spec import BrokenLauncher, build, spec, variables
+from tests.fakes.sandbox_specs import BrokenLauncher, build, spec, variables
 
 
 async def test_where_no_user_namespaces_are_to_be_had_run_as_root_says_so_and_starts_nothing(

@@ -16,10 +16,10 @@ from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.egress.rules import EgressRules
 from jobs.sandbox.files import NODE_PRELOAD_SOURCE, remove_tree, server_home
-from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable
 from jobs.sandbox.places import Places, visible_certificates
 from jobs.sandbox.programs import find_programs
 from servers.mcp.types import ServerUnavailable
+from tests.fakes.sandbox_specs import BrokenLauncher, build, pairs, spec, variables
 from umpteenth.core.config import load_options
 from umpteenth.core.ids import new_id
 
@@ -29,23 +29,6 @@ def data_dir(tmp_path: Path) -> Path:
     path = tmp_path / "data"
     path.mkdir()
     return path
-
-
-def spec(**changes: object) -> SandboxSpec:
-    return SandboxSpec(**{"party": "agent", "network": False, **changes})  # type: ignore[arg-type]
-
-
-def pairs(options: list[str], name: str) -> list[tuple[str, str]]:
-    """The two values behind each option of this name."""
-    return [(options[at + 1], options[at + 2]) for at, item in enumerate(options) if item == name]
-
-
-def variables(options: list[str]) -> dict[str, str]:
-    return dict(pairs(options, "--setenv"))
-
-
-def build(wanted: SandboxSpec, places: Places, *, privileged: bool = True) -> list[str]:
-    return mounts.build_options(wanted, places, privileged=privileged)
 
 
 def test_no_network_is_a_namespace_without_one(data_dir: Path) -> None:
@@ -332,16 +315,6 @@ def test_another_refusal_is_given_in_the_programs_own_words() -> None:
         probe.explain("a\nbwrap: it is odd\n") == "Sandboxes cannot start here: bwrap: it is odd."
     )
     assert "no reason was given" in probe.explain("")
-
-
-class BrokenLauncher(LauncherClient):
-    """A launcher that cannot start, and counts how often it was asked."""
-
-    asked = 0
-
-    def ensure(self) -> bool:
-        self.asked += 1
-        raise LauncherUnusable("making namespaces: Operation not permitted")
 
 
 @pytest.fixture
