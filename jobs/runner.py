@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -24,6 +25,7 @@ from jobs import lifecycle
 from jobs.broker.server import Broker, new_token
 from jobs.collect import collect
 from jobs.egress_events import reporter
+from jobs.environments.provide import GaveUp, NotProvided, provided
 from jobs.handler import WITHOUT_MCP, RunHandler
 from jobs.lifecycle import Outcome, Status
 from jobs.plan import Plan, PlanError, make_plan
@@ -186,9 +188,23 @@ class Execution:
         if problem := await asyncio.to_thread(sandbox.problem):
             return self._failed(problem)
         try:
-            return await self._with_servers(plan)
-        except sandbox.SandboxError as error:
+            return await self._with_environment(plan)
+        except (sandbox.SandboxError, NotProvided) as error:
             return self._failed(str(error))
+        except GaveUp:
+            return self._stopped or self._out_of_time(plan)
+
+    async def _with_environment(self, plan: Plan) -> Outcome:
+        """What it takes to build it is part of the run's time."""
+        assert self._stop_event is not None
+        async with provided(
+            plan.environment,
+            database=self.database,
+            record=self.recorder.record,
+            deadline=plan.deadline,
+            stopped=self._stop_event,
+        ) as base:
+            return await self._with_servers(replace(plan, base=base))
 
     def _failed(self, message: str) -> Outcome:
         if self._stopped is not None:
@@ -241,7 +257,7 @@ class Execution:
         before = partial(catch_up, streams)
         async with Broker(handler, token, socket_path(), owner=owner, before=before) as broker:
             env = {**plan.env, **broker.environment()}
-            network = network_of(plan.network, reporter(self.recorder))
+            network = network_of(plan.network, reporter(self.recorder), plan.base)
             spec = place.spec(
                 network=network, env=env, socket=broker.socket_path, root=plan.run.job.run_as_root
             )
@@ -303,13 +319,17 @@ class Execution:
         if code is None and self._stopped is not None:
             return self._stopped
         if timed_out:
-            limit = f"{plan.timeout:,} second{'s' if plan.timeout != 1 else ''}"
-            return Outcome(Status.TIMED_OUT, f"the run reached its time limit of {limit}")
+            return self._out_of_time(plan)
         if handler.failure:
             return Outcome(Status.FAILED, handler.failure)
         if code != 0:
             return Outcome(Status.FAILED, f"the script ended with exit code {code}")
         return Outcome(Status.SUCCEEDED)
+
+    @staticmethod
+    def _out_of_time(plan: Plan) -> Outcome:
+        limit = f"{plan.timeout:,} second{'s' if plan.timeout != 1 else ''}"
+        return Outcome(Status.TIMED_OUT, f"the run reached its time limit of {limit}")
 
     async def _collect(self, place: Workplace) -> None:
         limit = COLLECT_LIMIT if self._stopped is None else COLLECT_LIMIT_STOPPED

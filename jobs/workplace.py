@@ -65,6 +65,7 @@ class Workplace:
             root=root,
             network=network.unrestricted,
             egress=network.egress,
+            base=network.base,
             workspace=self.workspace,
             binds=(
                 Bind(self.root / "input.json", "/ump/input.json"),

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from jobs.sandbox import bases
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
 from jobs.sandbox.files import connect_program, node_preload, ump_program
 from jobs.sandbox.places import Places, system_python
@@ -183,6 +184,8 @@ def _party(options: _Options, spec: SandboxSpec, places: Places) -> None:
         options.show(connect_program(), CONNECT_PROGRAM)
     if spec.party == "agent":
         options.show(ump_program(), "/ump/bin/ump")
+    if spec.base:
+        options.show(Path(spec.base), bases.INSIDE)
     _, home = account(spec)
     for host, inside in ((spec.workspace, "/workspace"), (spec.home, home)):
         if host is None:
@@ -224,6 +227,8 @@ def environment(spec: SandboxSpec, places: Places) -> dict[str, str]:
     }
     if not system_python().startswith("/usr/"):
         variables["PATH"] += ":" + str(Path(system_python()).parent)
+    if spec.base:
+        variables |= bases.variables(Path(spec.base), variables["PATH"])
     found = {**variables, **spec.env}
     if spec.egress is not None and "NODE_OPTIONS" in spec.env:
         found["NODE_OPTIONS"] = f"{variables['NODE_OPTIONS']} {spec.env['NODE_OPTIONS']}"

@@ -22,7 +22,12 @@ def make_spawner(server_id: UUID, network: object = None) -> Spawner:
     async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> StdioProcess:
         home = server_home(get_options().data_dir / HOMES, server_id)
         spec = base.SandboxSpec(
-            party="mcp", network=found.unrestricted, egress=found.egress, env=env, home=home
+            party="mcp",
+            network=found.unrestricted,
+            egress=found.egress,
+            env=env,
+            home=home,
+            base=found.base,
         )
         try:
             return await base.start(argv, spec)

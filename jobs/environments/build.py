@@ -1,0 +1,149 @@
+"""Makes the directory of an environment, in sandboxes with internet through the guarded proxy.
+
+What the packages' own scripts do there they do as a user without rights, and all that is left of
+it is the directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.environments.definition import Definition
+from jobs.environments.log import BuildLog
+from jobs.environments.recipe import INSTALLED, SCRATCH, Step, steps_of, variables_of
+from jobs.environments.store import Store
+from jobs.sandbox import base as sandbox
+from jobs.sandbox import bases
+from jobs.sandbox.base import Bind, Limits, SandboxSpec
+from jobs.sandbox.egress.base import EgressEvent
+from jobs.sandbox.files import remove_tree
+from jobs.sandbox.network import network_for_packages
+from jobs.sandbox.places import find_uv
+from umpteenth.core import deadlines
+from umpteenth.core.config import get_options
+
+READ_AHEAD = 256 * 1024  # bytes of output that wait in memory
+MEMORY = 4096 * 1024**2  # bytes; compilers may need it
+PROCESSES = 2000
+LOOK_EVERY = 2.0  # seconds between looks at the size
+_DPKG_STATUS = Path("/var/lib/dpkg/status")
+
+
+class BuildFailed(Exception):
+    """The environment could not be made; one sentence."""
+
+
+class Stopped(Exception):
+    """Somebody wants the builder to end."""
+
+
+async def build_directory(
+    definition: Definition, store: Store, log: BuildLog, stopping: Callable[[], bool]
+) -> int:
+    """Make it and put it in its place; its size in bytes. Raises `BuildFailed` or `Stopped`."""
+    limit = get_options().sandbox.environment_time_limit
+    new = await asyncio.to_thread(store.begin)
+    try:
+        try:
+            async with deadlines.timeout(limit):
+                for step in steps_of(definition):
+                    await _carry_out(step, new, log, stopping)
+        except TimeoutError:
+            raise BuildFailed(
+                f"The environment was not built within {limit:,} seconds "
+                "(sandbox.environment_time_limit)."
+            ) from None
+        size = await asyncio.to_thread(size_of, new / "root")
+        await asyncio.to_thread(store.keep, new, definition.digest)
+        return size
+    finally:
+        await asyncio.to_thread(remove_tree, new)
+
+
+async def _carry_out(step: Step, new: Path, log: BuildLog, stopping: Callable[[], bool]) -> None:
+    _check_tools(step)
+    log.begin(step.title)
+    started = time.monotonic()
+    process = await sandbox.start(step.argv, _spec(step, new, log), limit=READ_AHEAD)
+    try:
+        process.stdin.close()
+        watch = asyncio.create_task(_watch(process, new, stopping))
+        await asyncio.gather(_copy(process.stdout, log), _copy(process.stderr, log))
+        code = await process.wait()
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch  # why it ended the process
+    finally:
+        await process.kill()
+    if process.fault:
+        raise BuildFailed(f"{step.title}: {process.fault}.")
+    if code:
+        raise BuildFailed(f"{step.title}: ended with exit code {code}. {log.last_words()}".strip())
+    log.add(f"Done in {time.monotonic() - started:.1f} s")
+
+
+async def _watch(process: sandbox.SandboxProcess, new: Path, stopping: Callable[[], bool]) -> None:
+    """End the process where it must not go on; raises why."""
+    limit = get_options().sandbox.environment_size
+    looked_at = time.monotonic()
+    while True:
+        await asyncio.sleep(0.2)
+        if stopping():
+            await process.kill()
+            raise Stopped
+        if time.monotonic() - looked_at < LOOK_EVERY:
+            continue
+        if await asyncio.to_thread(size_of, new) > limit * 1024**2:
+            await process.kill()
+            raise BuildFailed(
+                f"The environment is larger than {limit:,} MiB (sandbox.environment_size)."
+            )
+        looked_at = time.monotonic()
+
+
+async def _copy(reader: asyncio.StreamReader, log: BuildLog) -> None:
+    while data := await reader.read(64 * 1024):
+        log.write(data)
+
+
+def _spec(step: Step, new: Path, log: BuildLog) -> SandboxSpec:
+    def report(event: EgressEvent) -> None:
+        if event.kind != "opened":
+            log.add(f"network: {event.host} port {event.port}: {event.reason}")
+
+    binds = [Bind(new / "root", bases.INSIDE, True), Bind(new / "scratch", SCRATCH, True)]
+    if _DPKG_STATUS.exists():
+        binds.append(Bind(_DPKG_STATUS, INSTALLED))
+    network = network_for_packages(report)
+    size = get_options().sandbox.environment_size * 1024**2
+    return SandboxSpec(
+        party="agent",
+        network=network.unrestricted,
+        egress=network.egress,
+        binds=tuple(binds),
+        env=variables_of(step),
+        limits=Limits(cpus=2, memory=MEMORY, processes=PROCESSES, disk=size),
+    )
+
+
+def _check_tools(step: Step) -> None:
+    there = find_uv() if step.needs == "uv" else shutil.which(step.needs)
+    if not there:
+        raise BuildFailed(f"{step.title}: this machine has no {step.needs}; {step.remedy}.")
+
+
+def size_of(path: Path) -> int:
+    """Bytes on the disk below a directory that strangers fill; links are not followed."""
+    import os
+
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total

@@ -1,0 +1,167 @@
+"""The environments that this machine has: one directory each, below the data directory.
+
+    environments/machine             who this machine is, also under another host name
+    environments/<digest>/root       what sandboxes see as /ump/env
+    environments/<digest>/made.json  on what it was made, and when
+    environments/.new-…, .old-…      being made, and going
+
+A directory appears whole, by one rename, and whoever uses it holds a lock on it: then it is not
+removed. A lock ends with its process. No Django here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import secrets
+import time
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from jobs.sandbox.base import USER_IDS
+from jobs.sandbox.files import remove_tree
+from jobs.sandbox.places import system_python
+
+PLACE = "environments"
+_NEW, _OLD = ".new-", ".old-"
+_ROOT, _MADE = "root", "made.json"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The environments below one data directory."""
+
+    data_dir: Path
+
+    @property
+    def place(self) -> Path:
+        return self.data_dir / PLACE
+
+    def machine(self) -> str:
+        """A name that stays: the workers of one data directory share what one of them made."""
+        path = self.place / "machine"
+        with contextlib.suppress(FileNotFoundError):
+            return path.read_text().strip()
+        self._make_place()
+        new = path.with_name(f"{_NEW}{secrets.token_hex(8)}")
+        new.write_text(secrets.token_hex(16))
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.link(new, path)
+        new.unlink()
+        return path.read_text().strip()
+
+    def find(self, digest: str) -> Path | None:
+        """The directory for sandboxes; None where it is missing or was made on another system."""
+        made = self._made(digest)
+        if made is None or made.get("system") != system_words():
+            return None
+        return self.place / digest / _ROOT
+
+    @contextlib.contextmanager
+    def hold(self, digest: str) -> Iterator[Path | None]:
+        """Keep an environment from being removed while it is in use; None where there is none."""
+        with contextlib.ExitStack() as held:
+            yield self._hold(digest, held)
+
+    def _hold(self, digest: str, held: contextlib.ExitStack) -> Path | None:
+        while True:
+            path = self.place / digest
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:
+                return None
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with contextlib.suppress(FileNotFoundError):
+                # Not one that went while we waited, or was made anew.
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    os.utime(path)
+                    return self.find(digest)
+
+    def begin(self) -> Path:
+        """A new directory to fill; `root` in it belongs to the user who builds."""
+        self._make_place()
+        new = self.place / f"{_NEW}{secrets.token_hex(8)}"
+        for path in (new, new / _ROOT, new / "scratch"):
+            path.mkdir(mode=0o700)
+            path.chmod(0o711 if path == new else 0o755)
+            if os.geteuid() == 0 and path != new:
+                os.chown(path, USER_IDS["agent"], USER_IDS["agent"])
+        return new
+
+    def keep(self, new: Path, digest: str) -> Path:
+        """What `begin` made takes its place; what was there goes when nobody uses it."""
+        remove_tree(new / "scratch")
+        made = {"system": system_words(), "at": time.time()}
+        (new / _MADE).write_text(json.dumps(made), encoding="utf-8")
+        self.drop(digest)
+        os.rename(new, self.place / digest)
+        return self.place / digest / _ROOT
+
+    def drop(self, digest: str) -> bool:
+        """Take an environment away from those who come; it is removed when nobody uses it."""
+        try:
+            os.rename(self.place / digest, self.place / f"{_OLD}{secrets.token_hex(8)}")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove_unused(self, wanted: Set[str], *, unused_since: float) -> list[str]:
+        """Delete what no environment stands for (`wanted` are the digests of all), what nobody
+        has used since then, and what builders that were killed left. The digests that went."""
+        gone = []
+        for path in self._directories():
+            if path.name.startswith((_NEW, _OLD)):
+                # A build is no older than its time limit, which is shorter than this.
+                if path.name.startswith(_OLD) or path.stat().st_mtime < time.time() - 86_400:
+                    self._remove(path)
+                continue
+            is_unused = path.name not in wanted or path.stat().st_mtime < unused_since
+            if is_unused and self._remove(path):
+                gone.append(path.name)
+        return gone
+
+    def _remove(self, path: Path) -> bool:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not path.name.startswith((_NEW, _OLD)):
+                    # Nobody who comes now finds half of it.
+                    path = path.rename(path.with_name(f"{_OLD}{secrets.token_hex(8)}"))
+                remove_tree(path)
+            finally:
+                os.close(descriptor)
+            return True
+        return False
+
+    def _made(self, digest: str) -> dict[str, object] | None:
+        try:
+            found = json.loads((self.place / digest / _MADE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _directories(self) -> list[Path]:
+        if not self.place.is_dir():
+            return []
+        return [path for path in self.place.iterdir() if path.is_dir()]
+
+    def _make_place(self) -> None:
+        self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+@lru_cache(maxsize=1)
+def system_words() -> str:
+    """What a directory of packages depends on: after an upgrade of the system it is made anew."""
+    release: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        release = platform.freedesktop_os_release()
+    python = os.path.realpath(system_python())
+    system = f"{release.get('ID', '')} {release.get('VERSION_ID', '')}"
+    return f"{system} {platform.machine()} {python}".strip()
