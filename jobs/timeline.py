@@ -345,16 +345,18 @@ class Recorder:
         prepared: list[Event] = []
         blobs: list[Blob] = []
         artifacts: list[Artifact] = []
-        for item in batch:
-            if isinstance(item, Media):
-                artifacts += self._save_media(item)
-                continue
-            ready, bodies = self._prepare(item)
-            kept = {name: self._save(body) for name, body in bodies.items()}
-            found = {name: blob for name, blob in kept.items() if blob is not None}
-            blobs += found.values()
-            prepared.append(_with_blobs(ready, bodies, found))
         try:
+            for item in batch:
+                if isinstance(item, Media):
+                    artifacts += self._save_media(item)
+                    continue
+                ready, bodies = self._prepare(item)
+                found: dict[str, Blob] = {}
+                for name, body in bodies.items():
+                    if blob := self._save(body):
+                        found[name] = blob
+                        blobs.append(blob)
+                prepared.append(_with_blobs(ready, bodies, found))
             append(self.run_id, prepared, token=self._token, blobs=blobs, artifacts=artifacts)
         except BaseException:
             delete_files([*(row.path for row in blobs), *(row.path for row in artifacts)])
@@ -399,6 +401,9 @@ class Recorder:
     def _save_file(self, file_id: UUID, body: bytes) -> str | None:
         try:
             path: str = default_storage.save(f"runs/{self.run_id}/{file_id}", ContentFile(body))
+        except (OperationalError, InterfaceError):
+            # Files in the database wait for it as the events do.
+            raise
         except Exception:  # a full disk must not stop the run
             logger.exception("a body of run %s could not be stored", self.run_id)
             return None

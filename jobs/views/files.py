@@ -24,6 +24,7 @@ from umpteenth.core.htmx import Request
 
 logger = logging.getLogger(__name__)
 CHUNK = 64 * 1024  # bytes
+STORAGE_AWAY = "The storage of files does not answer; try again in a moment."
 INLINE_TYPES = {
     "image/png",
     "image/jpeg",
@@ -97,8 +98,7 @@ def send_stored(
     request: HttpRequest, path: str, *, name: str, size: int, media_type: str, inline: bool = False
 ) -> HttpResponseBase:
     """A file of the storage in pieces. Raises `Http404` if it is gone."""
-    if not is_stored(path):
-        raise Http404("This file is no longer stored.")
+    check_stored(path)
 
     def pieces() -> Iterator[bytes]:
         # Opened only here: a body that nobody reads must not leave an open file.
@@ -111,12 +111,27 @@ def send_stored(
     return response
 
 
-def is_stored(path: str) -> bool:
+def check_stored(path: str) -> None:
+    """Raises `Http404` where the file is gone or its storage does not answer."""
     try:
-        return default_storage.exists(path)
+        found = default_storage.exists(path)
     except Exception:  # storages raise errors of their own kinds
         logger.exception("%s cannot be looked up", path)
-        return False
+        raise Http404(STORAGE_AWAY) from None
+    if not found:
+        raise Http404("This file is no longer stored.")
+
+
+def read_stored(path: str, start: int, length: int) -> bytes:
+    """A part of a file. Raises `Http404` where its storage does not answer."""
+    try:
+        with default_storage.open(path, "rb") as handle:
+            handle.seek(start)
+            found: bytes = handle.read(length)
+    except Exception:  # storages raise errors of their own kinds
+        logger.exception("%s cannot be read", path)
+        raise Http404(STORAGE_AWAY) from None
+    return found
 
 
 def send_pieces(

@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django import forms
-from django.core.files.storage import default_storage
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils.safestring import SafeString
@@ -22,7 +21,7 @@ from django.views.decorators.http import require_GET
 
 from jobs.models import Blob, Run, RunEvent
 from jobs.payloads import body_of
-from jobs.views.files import is_stored
+from jobs.views.files import check_stored, read_stored
 from jobs.views.json_tree import Path, json_tree
 from jobs.views.panes import blob_of
 from umpteenth.core.htmx import Request, render_page
@@ -74,10 +73,7 @@ class Stored:
     size: int
 
     def read(self, start: int, length: int) -> bytes:
-        with default_storage.open(self.path, "rb") as handle:
-            handle.seek(start)
-            found: bytes = handle.read(length)
-        return found
+        return read_stored(self.path, start, length)
 
 
 class Held:
@@ -154,8 +150,7 @@ def _body(payload: Mapping[str, Any], key: str, run_id: UUID) -> tuple[Body, str
     if not blob_id:
         return Held(body_of(payload[key])), "", was_cut
     blob = get_object_or_404(Blob, pk=blob_id, run_id=run_id)
-    if not is_stored(blob.path):
-        raise Http404("This value is no longer stored.")
+    check_stored(blob.path)
     return Stored(blob.path, blob.size), blob_id, False
 
 

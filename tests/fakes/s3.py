@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
+from unittest.mock import patch
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from umpteenth.core.config import S3Options, StorageOptions
 
 BUCKET = "files"
 ACCESS_KEY = "the-access-key"
@@ -34,13 +38,22 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def fake_s3() -> Iterator[FakeS3]:
-    with _Server(("127.0.0.1", 0), _Handler) as server:
+    """Nothing of this machine's own settings of AWS counts."""
+    own = {"AWS_CONFIG_FILE": "/nowhere", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}
+    own |= {"AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"}
+    with patch.dict(os.environ, own), _Server(("127.0.0.1", 0), _Handler) as server:
         server.bucket = FakeS3(endpoint=f"http://127.0.0.1:{server.server_address[1]}")
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield server.bucket
         server.shutdown()
         thread.join()
+
+
+def options_for(held: FakeS3, **changes: str) -> StorageOptions:
+    values = {"endpoint": held.endpoint, "access_key": ACCESS_KEY, "secret_key": "hunter22"}
+    values |= {"bucket": BUCKET, "prefix": "production", "region": "eu-1", "addressing": "path"}
+    return StorageOptions(backend="s3", s3=S3Options.model_validate(values | changes))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -12,9 +12,9 @@ from django.core.files.storage import FileSystemStorage, Storage, storages
 
 from jobs.models import StoredPart
 from jobs.storage.s3 import BucketStorage
-from tests.fakes.s3 import ACCESS_KEY, BUCKET, FakeS3, fake_s3
+from tests.fakes.s3 import FakeS3, fake_s3, options_for
 from tests.fakes.storages import LONG, PIECE, Broken, StorageBehaviour
-from umpteenth.core.config import S3Options, StorageOptions
+from umpteenth.core.config import StorageOptions
 from umpteenth.settings import _storage
 
 
@@ -74,20 +74,9 @@ class TestInTheDatabase(StorageBehaviour):
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeS3]:
-    """Nothing of this machine's own settings of AWS counts."""
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def bucket() -> Iterator[FakeS3]:
     with fake_s3() as bucket:
         yield bucket
-
-
-def options_for(held: FakeS3, **changes: str) -> StorageOptions:
-    values = {"endpoint": held.endpoint, "access_key": ACCESS_KEY, "secret_key": "hunter22"}
-    values |= {"bucket": BUCKET, "prefix": "production", "region": "eu-1", "addressing": "path"}
-    return StorageOptions(backend="s3", s3=S3Options.model_validate(values | changes))
 
 
 class TestInS3(StorageBehaviour):
