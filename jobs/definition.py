@@ -41,7 +41,7 @@ MEMORY = f"The memory is {MIN_MEMORY} to {MAX_MEMORY:,} MiB."
 DISK = f"The room on the disk is {MIN_DISK} to {MAX_DISK:,} MiB."
 
 # Sentences by field: name, description, script, network, domains, allow_private_network, timeout,
-# cpus, memory, disk, run_as_root, overlap, cron, timezone, servers, secrets.
+# cpus, memory, disk, run_as_root, environment, overlap, cron, timezone, servers, secrets.
 Errors = dict[str, str]
 
 
@@ -81,6 +81,8 @@ class SecretData:
 class JobData:
     """Everything about a job that people edit. `timeout` is in seconds; empty `cron`: none.
 
+    `environment` is a name; empty is the default environment.
+
     `cpus`, `memory` and `disk` (MiB) are what each of its sandboxes may use.
 
     `domains` belong to Allowed domains only, `allow_private_network` to that and Internet access;
@@ -98,6 +100,7 @@ class JobData:
     memory: int = DEFAULT_MEMORY
     disk: int = DEFAULT_DISK
     run_as_root: bool = False
+    environment: str = ""
     overlap: str = Job.Overlap.SKIP
     enabled: bool = True
     cron: str = ""
@@ -117,6 +120,7 @@ class JobData:
         "memory",
         "disk",
         "run_as_root",
+        "environment",
         "overlap",
         "enabled",
         "cron",

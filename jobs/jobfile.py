@@ -33,6 +33,7 @@ KEYS = (
     "memory",
     "disk",
     "run_as_root",
+    "environment",
     "enabled",
 )
 
@@ -73,6 +74,7 @@ def _job(content: Mapping[str, Any]) -> JobData:
         memory=_whole("memory", "MiB", content.get("memory", DEFAULT_MEMORY)),
         disk=_whole("disk", "MiB", content.get("disk", DEFAULT_DISK)),
         run_as_root=_flag("run_as_root", content.get("run_as_root", False)),
+        environment=_text(content, "environment", "") if content.get("environment") else "",
         enabled=_flag("enabled", content.get("enabled", True)),
         cron=cron,
         timezone=timezone,

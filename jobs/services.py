@@ -30,7 +30,7 @@ from jobs.definition import (
     check,
     tidy,
 )
-from jobs.models import Artifact, Attachment, Blob, Job, JobSecret, Run, StateEntry
+from jobs.models import Artifact, Attachment, Blob, Environment, Job, JobSecret, Run, StateEntry
 from secrets_vault.models import Secret
 from secrets_vault.services import may_use
 from servers.models import Server, Tool
@@ -153,6 +153,7 @@ def current_data(job: Job) -> JobData:
         memory=job.memory,
         disk=job.disk,
         run_as_root=job.run_as_root,
+        environment=job.environment.name if job.environment else "",
         overlap=job.overlap,
         enabled=job.enabled,
         cron=job.cron,
@@ -254,8 +255,18 @@ def _checked(data: JobData) -> JobData:
 
 
 def _columns(data: JobData) -> dict[str, Any]:
-    names = set(JobData.FIELDS) - {"attachments", "secrets", "domains"}
-    return {name: getattr(data, name) for name in names} | {"domains": list(data.domains)}
+    names = set(JobData.FIELDS) - {"attachments", "secrets", "domains", "environment"}
+    columns = {name: getattr(data, name) for name in names} | {"domains": list(data.domains)}
+    return columns | {"environment": _find_environment(data.environment)}
+
+
+def _find_environment(name: str) -> Environment | None:
+    if not name:
+        return None
+    found = Environment.objects.filter(name=name).first()
+    if found is None:
+        raise InvalidJob({"environment": f"There is no environment named {name[:100]}."})
+    return found
 
 
 def _next_run(cron: str, zone: str, enabled: bool) -> datetime | None:

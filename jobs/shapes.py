@@ -48,7 +48,7 @@ def event_shape(event: RunEvent) -> dict[str, Any]:
 def job_shape(job: Job) -> dict[str, Any]:
     """A job as it is stored, in the words of the job file."""
     # Does nothing where the caller has fetched them for many jobs at once.
-    prefetch_related_objects([job], "attachments__server", "secrets__secret")
+    prefetch_related_objects([job], "attachments__server", "secrets__secret", "environment")
     return {
         "id": str(job.pk),
         "name": job.name,
@@ -69,6 +69,7 @@ def job_shape(job: Job) -> dict[str, Any]:
         "memory": job.memory,
         "disk": job.disk,
         "run_as_root": job.run_as_root,
+        "environment": job.environment.name if job.environment else None,
         "enabled": job.enabled,
         "next_run_at": moment(job.next_run_at),
     }

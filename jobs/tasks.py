@@ -29,6 +29,15 @@ def execute_run(run_id: str) -> None:
     work_off(UUID(run_id))
 
 
+@shared_task(name="jobs.tasks.build_environments")
+def build_environments(_digest: str) -> None:
+    """A hint that environments wait to be built; those of this machine begin in threads."""
+    from jobs.environments import builds
+
+    close_old_connections()
+    builds.work_off()
+
+
 def work_off(run_id: UUID | None = None) -> int:
     """Execute the run, then whatever else waits; how many runs were executed.
 

@@ -23,6 +23,7 @@ _stopping = threading.Event()
 @signals.worker_ready.connect(dispatch_uid="jobs.worker.ready")
 def on_ready(**_kwargs: Any) -> None:
     """Report this worker, and take what has been waiting since before it started."""
+    from jobs.environments.keeper import keep
     from jobs.presence import Reporter
     from umpteenth.core.config import get_options
 
@@ -31,14 +32,17 @@ def on_ready(**_kwargs: Any) -> None:
     _reporters.append(reporter)
     threading.Thread(target=_take_waiting, name="waiting-runs", daemon=True).start()
     threading.Thread(target=tidy, args=(_stopping,), name="tidy", daemon=True).start()
+    threading.Thread(target=keep, args=(_stopping,), name="environments", daemon=True).start()
 
 
 @signals.worker_shutting_down.connect(dispatch_uid="jobs.worker.shutting-down")
 def on_shutting_down(**_kwargs: Any) -> None:
     """Runs end as interrupted now; a stop must not wait for scripts that last hours."""
     from jobs import runner, tasks
+    from jobs.environments import builds
 
     _stopping.set()
+    builds.stop_all()
     tasks.stop_taking()
     runner.interrupt_all()
 

@@ -35,6 +35,7 @@ LABELS = {
     "memory": "Memory",
     "disk": "Disk",
     "run_as_root": "Run as root",
+    "environment": "Environment",
     "overlap": "Overlap",
     "enabled": "Run on schedule",
     "cron": "Cron schedule",
@@ -68,9 +69,12 @@ class Editor:
             self.errors["secrets"] = sentence
         if not self.form.is_valid() or self.errors:
             return None
-        return self.form.to_data(
+        data = self.form.to_data(
             attached.attachments_data(self.attachments), attached.secrets_data(self.secrets)
         )
+        # Chosen on a tab of its own.
+        environment = self.job.environment if self.job else None
+        return data.replace(environment=environment.name if environment else "")
 
     def context(self, request: Request) -> dict[str, Any]:
         form = self.form

@@ -117,6 +117,9 @@ _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "tool.call": lambda p: f"{p.get('server')} {p.get('tool')} {_json(p.get('arguments'))}",
     "tool.result": _tool_result,
     "broker.call": _ump,
+    "sandbox.image_wait": lambda p: (
+        f"{p.get('environment')}: " + ("ready" if p.get("done") else str(p.get("message", "")))
+    ),
     "output": lambda p: str(p.get("text", "")),
     "script.exit": lambda p: (
         "time limit reached" if p.get("timed_out") else f"exit {p.get('code')}"

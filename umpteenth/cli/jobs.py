@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from umpteenth.cli import bootstrap
-from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, table
+from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, read_file, table
 from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
@@ -32,11 +31,11 @@ def create(file: str, replace: bool, as_json: bool) -> None:
     bootstrap.setup()
     from jobs import services
     from jobs.definition import tidy
-    from jobs.jobfile import JobFileError, parse_job_file
+    from jobs.jobfile import MAX_BYTES, JobFileError, parse_job_file
     from jobs.models import Job
 
     try:
-        data = parse_job_file(_read(file))
+        data = parse_job_file(read_file(file, MAX_BYTES))
         current = Job.objects.filter(name=tidy(data).name).first()
         if current is not None and not replace:
             fail(f"name: A job named {current.name} exists already; --replace changes it.")
@@ -67,7 +66,7 @@ def list_jobs(as_json: bool) -> None:
     from jobs.models import Job
     from jobs.shapes import job_shape, moment
 
-    jobs = Job.objects.prefetch_related("attachments__server", "secrets__secret")
+    jobs = Job.objects.prefetch_related("attachments__server", "secrets__secret", "environment")
     if as_json:
         emit_json([job_shape(job) for job in jobs])
         return
@@ -186,19 +185,6 @@ def _emit_job(job: Job) -> None:
     from jobs.shapes import job_shape
 
     emit_json(job_shape(job))
-
-
-def _read(file: str) -> str:
-    from jobs.jobfile import MAX_BYTES
-
-    try:
-        # A byte more than may be parsed, so that an endless file is refused like a large one.
-        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
-            return source.read(MAX_BYTES + 1).decode("utf-8")
-    except UnicodeDecodeError:
-        fail(f"{file} is not text in UTF-8.")
-    except OSError as error:
-        fail(f"{file} cannot be read: {error.strerror}.")
 
 
 def _parse_input(text: str | None) -> Any:

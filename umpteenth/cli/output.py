@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -25,6 +26,20 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
 
     click.echo(known_values().mask(message), err=True)
     sys.exit(status)
+
+
+def read_file(file: str, limit: int) -> str:
+    """The text of a file that was named (- is standard input); without it the command ends.
+
+    A byte more than may be parsed is read, so that an endless file is refused like a large one.
+    """
+    try:
+        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
+            return source.read(limit + 1).decode("utf-8")
+    except UnicodeDecodeError:
+        fail(f"{file} is not text in UTF-8.")
+    except OSError as error:
+        fail(f"{file} cannot be read: {error.strerror}.")
 
 
 def is_terminal() -> bool:
