@@ -70,6 +70,7 @@ class Connection:
         self.transport = session.transport.kind
         self.mode = agreement.mode
         self.how = agreement.how
+        self._remembered = agreement.remembered
         session.on_tools_changed = self._note_change
         session.on_changes_missed = self._doubt_list
 
@@ -92,7 +93,7 @@ class Connection:
     @property
     def remembered(self) -> dict[str, Any]:
         """What worked; give it back as `settings.remembered` the next time."""
-        return {"transport": self.transport, "mode": self.mode}
+        return {"transport": self.transport, "mode": self.mode, **self._remembered}
 
     @property
     def ended(self) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
@@ -48,10 +49,12 @@ OF_EVERYONE: Final = (401, 403, 429)
 
 @dataclass(frozen=True)
 class Agreement:
-    """`mode` is `MODERN` or `HANDSHAKE`; `how` says in a sentence how it was found."""
+    """`mode` is `MODERN` or `HANDSHAKE`; `how` says in a sentence how it was found, `remembered`
+    holds what else the next start is to know."""
 
     mode: str
     how: str
+    remembered: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def negotiate(session: Session, *, mode: str, limit: TimeLimit) -> Agreement:

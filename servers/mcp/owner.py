@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http import HTTPStatus
@@ -16,6 +17,7 @@ from servers.mcp.exchange import status_of
 from servers.mcp.handshake import HANDSHAKE, Agreement, is_modern, negotiate
 from servers.mcp.http import open_http
 from servers.mcp.listening import listen
+from servers.mcp.packages import from_cache, gave_up, lacks_something, remembered
 from servers.mcp.session import Session
 from servers.mcp.sse import open_sse
 from servers.mcp.stdio import StdioTransport, open_stdio
@@ -57,6 +59,7 @@ class Owner(Generic[T]):
         self._ask = ask
         self._hand_over = hand_over
         self._found = ""  # what the attempts so far say of the way that worked
+        self._is_cached = False  # whether its packages come from a cache alone
         self._answered = False  # whether a revision was agreed upon, whatever came then
         self._leaving = asyncio.Event()
         self._ready: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -110,32 +113,47 @@ class Owner(Generic[T]):
             await self._connect_http([self._try_http, self._try_sse], mode)
 
     async def _connect_stdio(self, mode: str) -> None:
+        if (cached := from_cache(self._settings, time.time())) is not None:
+            self._is_cached = True
+            try:
+                await self._start_stdio(replace(self._settings, args=cached), mode)
+            except _NotInCache:
+                self._is_cached, self._found = False, ""
+            else:
+                return
+        await self._start_stdio(self._settings, mode)
+
+    async def _start_stdio(self, settings: ConnectionSettings, mode: str) -> None:
         try:
-            await self._try_stdio(mode)
+            await self._try_stdio(settings, mode)
         except _ExitedOnProbe as exited:
             # Some servers end on a message that they do not know: again, without it.
             self._found = "It ended on server/discover and was started again without it."
-            await self._try_again(exited.error)
+            await self._try_again(settings, exited.error)
 
-    async def _try_again(self, first: ServerError) -> None:
+    async def _try_again(self, settings: ConnectionSettings, first: ServerError) -> None:
         """The first end is the one shown if the second is no different."""
         try:
-            await self._try_stdio(HANDSHAKE)
+            await self._try_stdio(settings, HANDSHAKE)
         except ServerError as error:
             if self._ready.done() or error.message != first.message:
                 raise
             raise first from None
 
-    async def _try_stdio(self, mode: str) -> None:
+    async def _try_stdio(self, settings: ConnectionSettings, mode: str) -> None:
         if self._spawn is None:
             raise ServerUnavailable("This server must be started, but nothing can start it here.")
-        async with open_stdio(self._settings, self._spawn, self._observer) as transport:
+        async with open_stdio(settings, self._spawn, self._observer) as transport:
             self._observer.step("Connecting")
             try:
-                await self._serve(transport, mode, start_limit(self._settings.start_timeout))
+                await self._serve(transport, mode, start_limit(settings.start_timeout))
             except ServerError as error:
                 error.stderr_tail = error.stderr_tail or transport.stderr_tail
-                if mode != HANDSHAKE and _ended_on_the_probe(transport, error):
+                ended = _ended_unheard(transport, error)
+                if ended and self._is_cached and lacks_something(settings, error.stderr_tail):
+                    raise _NotInCache from None
+                ended = ended and not gave_up(settings, error.stderr_tail)
+                if ended and mode != HANDSHAKE:
                     raise _ExitedOnProbe(error) from None
                 raise
 
@@ -190,7 +208,9 @@ class Owner(Generic[T]):
         try:
             agreement = await negotiate(session, mode=mode, limit=limit)
             how = " ".join(part for part in (self._found, agreement.how) if part)
-            connection = self._hand_over(session, replace(agreement, how=how))
+            extra = remembered(self._settings, time.time(), cached=self._is_cached)
+            found = replace(agreement, how=how, remembered=extra)
+            connection = self._hand_over(session, found)
             async with background(listen(session)):
                 self._ready.set_result(connection)
                 await self._leaving.wait()
@@ -211,6 +231,10 @@ def _add_to_hint(error: ServerError, what: str, other: ServerError) -> None:
     error.hint = f"{error.hint} {what}: {with_full_stop(other.message)}".strip()
 
 
-def _ended_on_the_probe(transport: StdioTransport, error: ServerError) -> bool:
+class _NotInCache(Exception):
+    """A package manager that may use its cache alone has not found everything there."""
+
+
+def _ended_unheard(transport: StdioTransport, error: ServerError) -> bool:
     """A program that was never there ends too, but a second start is of no use."""
     return not transport.answered and not transport.never_ran and error.exit_code is not None
