@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from servers.mcp.types import CallResult, ServerError, ServerUnavailable, Tool
 from servers.policy import Policy
-from servers.spawning import get_spawner
+from servers.spawning import Tell, get_spawner
 from umpteenth.core.connections import closing
 from umpteenth.core.masking import Masker
 from umpteenth.core.text import clean
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from servers.models import Server
 
 TRUST = "creator"
-Tell = Callable[[str], None]
 
 # Names that a mistyped one is compared with, and those that are shown.
 MAX_COMPARED: Final = 1000
@@ -72,8 +71,8 @@ async def call_once(
 
     # Django's database calls may not run in the thread of an event loop.
     settings, masker = await asyncio.to_thread(closing, partial(_prepare, server))
-    spawn = get_spawner(settings=settings, server_id=server.pk)
     observer = _Observer(masker, on_notice)
+    spawn = get_spawner(settings=settings, server_id=server.pk, tell=observer.notice)
     for warning in settings.warnings:
         observer.notice(warning)
     report = _masked(on_progress, masker)

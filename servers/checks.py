@@ -26,7 +26,7 @@ from servers.connecting import connection_settings
 from servers.mcp.types import Asker, ConnectionSettings, ServerError, ServerUnavailable
 from servers.models import Check, Server
 from servers.oauth.types import Looked
-from servers.probe import Found, Probe, Progress
+from servers.probe import Found, Notes, Probe, Progress
 from servers.queries import QUIET
 from servers.results import (
     failure_columns,
@@ -137,7 +137,8 @@ def run_check(check_id: UUID, *, ask: Asker | None = None) -> bool:
         return _cancelled(check, token)
     try:
         settings, mask = _settings(check)
-        spawn = get_spawner(settings=settings, server_id=check.server_id)
+        notes = Notes(settings.command)
+        spawn = get_spawner(settings=settings, server_id=check.server_id, tell=notes.notice)
     except SecretError as error:
         return _fail(check, token, ServerUnavailable(str(error)), Masker({}))
     except ServerError as error:
@@ -147,7 +148,7 @@ def run_check(check_id: UUID, *, ask: Asker | None = None) -> bool:
         settings.credentials.tell(masker.learn)
     # P36: a person's test that joined a health check under way has stayed a health check.
     looks = check.kind == Check.Kind.PERSON and settings.looks_for_login
-    probe = Probe(settings, spawn, ask, looks_for_login=looks)
+    probe = Probe(settings, spawn, ask, notes=notes, looks_for_login=looks)
     reason = _follow(check, token, probe, masker)
     return _finish(check, token, probe, reason, masker, settings.warnings)
 

@@ -76,7 +76,7 @@ def _place(label: str) -> int:
     return _ORDER.index(word) if word in _ORDER else len(_ORDER)
 
 
-class _Notes:
+class Notes:
     """The observer: written by the event loop, read by another thread."""
 
     def __init__(self, command: str) -> None:
@@ -144,6 +144,7 @@ class Probe:
         spawn: Spawner | None,
         ask: Asker | None = None,
         *,
+        notes: Notes | None = None,
         looks_for_login: bool = False,
     ) -> None:
         self.outcome: Outcome = Stopped()
@@ -152,7 +153,7 @@ class Probe:
         self._settings = settings
         self._spawn = spawn
         self._ask = ask
-        self._notes = _Notes(settings.command)
+        self._notes = notes or Notes(settings.command)
         self._done = threading.Event()
         self._stop = threading.Event()
         self._ready = threading.Event()

@@ -7,10 +7,11 @@ from uuid import UUID
 
 from servers.mcp.types import ConnectionSettings, ServerUnavailable, Spawner
 
-# (server's id, what its sandbox gets of the network). The id, because a name may be given to
-# another server later, which must not find what the first one left in its home. The network is
-# whatever the room above understands, None that of a test.
-SpawnerFactory = Callable[[UUID, object], Spawner]
+# (server's id, what its sandbox gets of the network, who is told what it could not reach). The id,
+# because a name may be given to another server later, which must not find what the first one left
+# in its home. The network is whatever the room above understands, None that of a test.
+Tell = Callable[[str], None]
+SpawnerFactory = Callable[[UUID, object, Tell | None], Spawner]
 
 _factories: list[SpawnerFactory] = []
 
@@ -21,10 +22,15 @@ def register_spawner(factory: SpawnerFactory) -> None:
 
 
 def get_spawner(
-    *, settings: ConnectionSettings, server_id: UUID, network: object = None
+    *,
+    settings: ConnectionSettings,
+    server_id: UUID,
+    network: object = None,
+    tell: Tell | None = None,
 ) -> Spawner | None:
     """A spawner for the server's process; None where its transport starts none.
 
+    `tell` gets sentences about the network of a test; runs have a timeline for that.
     Raises `ServerUnavailable` with the remedy.
     """
     if settings.transport != "stdio":
@@ -34,4 +40,4 @@ def get_spawner(
             "This process has no sandbox to start stdio servers in.",
             hint="Run: umpteenth doctor",
         )
-    return _factories[0](server_id, network)
+    return _factories[0](server_id, network, tell)

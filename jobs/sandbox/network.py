@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jobs.network import INTERNET, NetworkRules
+from jobs.sandbox.base import Limits
 from jobs.sandbox.egress.base import Egress, EgressEvent
-from jobs.sandbox.egress.rules import rules_for
+from jobs.sandbox.egress.rules import rules_for, upstream_proxy
 from umpteenth.core.config import get_options
 
 logger = logging.getLogger(__name__)
@@ -18,24 +19,38 @@ Report = Callable[[EgressEvent], None]
 
 @dataclass(frozen=True)
 class SandboxNetwork:
-    """The machine's own network, a guarded one, or none. `base` is `SandboxSpec.base`: which
-    programs a run's stdio servers have beside the machine's."""
+    """The machine's own network, a guarded one, or none. `base` and `limits` are those of
+    `SandboxSpec`, for a run's stdio servers too."""
 
     unrestricted: bool = False
     egress: Egress | None = None
     base: str = ""
+    limits: Limits = field(default_factory=Limits)
 
 
-def network_of(rules: NetworkRules, report: Report, base: str = "") -> SandboxNetwork:
+def network_of(
+    rules: NetworkRules, report: Report, base: str = "", limits: Limits | None = None
+) -> SandboxNetwork:
     """For one party of a run; each has a journal of its own."""
+    guard = None
     if rules.is_guarded:
-        return SandboxNetwork(egress=Egress(rules_for(rules), report), base=base)
-    return SandboxNetwork(unrestricted=rules.is_unrestricted, base=base)
+        guard = Egress(rules_for(rules), report, upstream_proxy())
+    return SandboxNetwork(rules.is_unrestricted, guard, base, limits or Limits())
 
 
-def network_of_a_test() -> SandboxNetwork:
-    """P24: internet access whatever the jobs say."""
-    return network_for_packages(_log)
+def network_of_a_test(tell: Callable[[str], None] | None = None) -> SandboxNetwork:
+    """P24: internet access whatever the jobs say. `tell` gets a sentence for each connection
+    that was refused or could not be made: without it nobody sees why a server is silent."""
+
+    def report(event: EgressEvent) -> None:
+        logger.info(
+            "network of a server's test: %s %s:%d %s",
+            *(event.kind, event.host, event.port, event.reason),
+        )
+        if tell is not None and event.reason:
+            tell(event.reason)
+
+    return network_for_packages(report)
 
 
 def network_for_packages(report: Report) -> SandboxNetwork:
@@ -43,11 +58,3 @@ def network_for_packages(report: Report) -> SandboxNetwork:
     as the installation allows it: that is where registries of a firm's own are."""
     private = get_options().network.allow_private_targets
     return network_of(NetworkRules(INTERNET, allow_private=private), report)
-
-
-def _log(event: EgressEvent) -> None:
-    logger.info("network of a server's test: %s %s:%d %s", *_words(event))
-
-
-def _words(event: EgressEvent) -> tuple[str, str, int, str]:
-    return event.kind, event.host, event.port, event.reason

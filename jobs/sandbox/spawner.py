@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from jobs.sandbox import base
@@ -12,12 +12,14 @@ from servers.mcp.types import ServerUnavailable, Spawner, StdioProcess
 from umpteenth.core.config import get_options
 
 
-def make_spawner(server_id: UUID, network: object = None) -> Spawner:
+def make_spawner(
+    server_id: UUID, network: object = None, tell: Callable[[str], None] | None = None
+) -> Spawner:
     """A spawner for one server, which has a home of its own that persists.
 
-    `network`: the `SandboxNetwork` of a run, None for a test.
+    `network`: the `SandboxNetwork` of a run, None for a test, whose refusals go to `tell`.
     """
-    found = network if isinstance(network, SandboxNetwork) else network_of_a_test()
+    found = network if isinstance(network, SandboxNetwork) else network_of_a_test(tell)
 
     async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> StdioProcess:
         home = server_home(get_options().data_dir / HOMES, server_id)
@@ -28,6 +30,7 @@ def make_spawner(server_id: UUID, network: object = None) -> Spawner:
             env=env,
             home=home,
             base=found.base,
+            limits=found.limits,
         )
         try:
             return await base.start(argv, spec)

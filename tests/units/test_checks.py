@@ -71,7 +71,7 @@ class ScriptedProbe:
         self._actions = list(actions)
 
     def __call__(
-        self, settings: object, spawn: object, ask: object, *, looks_for_login: bool
+        self, settings: object, spawn: object, ask: object, *, notes: object, looks_for_login: bool
     ) -> ScriptedProbe:
         return self
 

@@ -163,6 +163,16 @@ def test_a_test_has_internet_and_what_the_installation_allows(
     assert found.egress.gate == rules_for(NetworkRules("internet", allow_private=allowed))
 
 
+def test_a_test_tells_what_its_server_could_not_reach() -> None:
+    told: list[str] = []
+    egress = sandbox_network.network_of_a_test(told.append).egress
+    assert egress is not None
+    egress.opened("registry.example", 443)
+    egress.refused("10.0.0.1", 80, "10.0.0.1 is refused.")
+    egress.failed("other.example", 443, "other.example:443 could not be reached.")
+    assert told == ["10.0.0.1 is refused.", "other.example:443 could not be reached."]
+
+
 @pytest.mark.parametrize("command", ["npx", "/usr/bin/uvx"])
 def test_without_network_a_server_that_is_downloaded_says_what_it_needs(
     servers: FakeServers, command: str

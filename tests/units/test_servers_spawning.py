@@ -25,7 +25,7 @@ def test_a_server_is_known_by_its_id_and_not_by_its_name() -> None:
     asked: list[tuple[UUID, object]] = []
     spawner: Any = object()
 
-    def factory(server_id: UUID, network: object) -> Any:
+    def factory(server_id: UUID, network: object, tell: object) -> Any:
         asked.append((server_id, network))
         return spawner
 

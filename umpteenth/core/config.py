@@ -32,7 +32,12 @@ DATA_DIR_VARIABLE = "UMPTEENTH_DATA_DIR"
 CONFIG_VARIABLE = "UMPTEENTH_CONFIG"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 _EVERYWHERE = ("0.0.0.0", "[::]")
-_LISTS = (("app", "trusted_proxies"), ("network", "blocked_targets"), ("sandbox", "readonly_paths"))
+_LISTS = (
+    ("app", "trusted_proxies"),
+    ("network", "blocked_targets"),
+    ("network", "own_targets"),
+    ("sandbox", "readonly_paths"),
+)
 
 
 class ConfigError(Exception):
@@ -144,16 +149,44 @@ class SandboxOptions(_Section):
         return value
 
 
+def _is_proxy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 class NetworkOptions(_Section):
     # Whether what runs here may reach private addresses and local sockets (P77, U12).
     allow_private_targets: bool = True
     # Addresses and networks that nothing here may reach, whatever else is allowed.
     blocked_targets: tuple[str, ...] = ()
+    # Services of this installation that guarded sandboxes never reach, besides those known.
+    own_targets: tuple[str, ...] = ()
+    # The HTTP proxy through which guarded sandboxes get out; None: straight from this machine.
+    sandbox_proxy: SecretStr | None = None
 
     @field_validator("blocked_targets")
     @classmethod
     def _check_blocked(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return _check_networks(value)
+
+    @field_validator("own_targets")
+    @classmethod
+    def _check_own(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for item in value:
+            host, _, port = item.rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+                raise ValueError(f"{item!r} is not host:port such as web:8080")
+        return value
+
+    @field_validator("sandbox_proxy")
+    @classmethod
+    def _check_proxy(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _is_proxy(value.get_secret_value()):
+            raise ValueError("must be an http or https address such as http://proxy:3128")
+        return value
 
 
 class S3Options(_Section):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from jobs.sandbox.egress.upstream import Upstream
+
 logger = logging.getLogger(__name__)
 
 MAX_HOSTS = 200  # hosts that a journal names
@@ -25,7 +27,10 @@ class Gate(Protocol):
     """Decides where a connection may go. Raises `Refused`, and `OSError` for unknown names."""
 
     async def __call__(self, host: str, port: int) -> tuple[str, ...]:
-        """The addresses to dial, all of them checked, in the order to try them."""
+        """The addresses to dial, all of them checked, in the order to try them.
+
+        None at all: the upstream proxy goes there, by the name.
+        """
         ...
 
 
@@ -50,8 +55,14 @@ class Egress:
     `report` is called in the event loop of the sandbox and must not block.
     """
 
-    def __init__(self, gate: Gate, report: Callable[[EgressEvent], None]) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        report: Callable[[EgressEvent], None],
+        upstream: Upstream | None = None,
+    ) -> None:
         self.gate = gate
+        self.upstream = upstream
         self._report = report
         self._hosts: set[str] = set()
         self._failed: set[tuple[str, int, str]] = set()

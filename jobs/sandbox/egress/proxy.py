@@ -16,11 +16,13 @@ import struct
 from jobs.sandbox.egress.base import Egress, Refused
 from jobs.sandbox.egress.dial import CHUNK, DIAL_SECONDS, Streams, dial, why
 from jobs.sandbox.egress.requests import (
+    HELP,
     MAX_HEAD,
     BadRequest,
     Body,
     Target,
     answer,
+    is_word,
     parse_head,
 )
 from umpteenth.core.deadlines import timeout
@@ -28,6 +30,10 @@ from umpteenth.core.deadlines import timeout
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
+# Those that are told that there are too many; whoever comes after them waits to be taken, for
+# the descriptors of the worker are not the sandbox's to use up.
+MAX_TURNED_AWAY = 16
+MAX_DIALS = 64  # at once: each may hold a thread that asks the name service
 HEAD_SECONDS = 60.0
 CLOSE_SECONDS = 60.0  # for the last words to a client that reads slowly
 LINGER_SECONDS = 1.0
@@ -54,6 +60,7 @@ class Proxy:
         self._head_seconds = head_seconds
         self._dial_seconds = dial_seconds
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dials = asyncio.Semaphore(MAX_DIALS)
         self._closed = False
         self._accepting: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
@@ -93,6 +100,11 @@ class Proxy:
             task = asyncio.create_task(self._serve_one(sock))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            # Where connections come without end, accepting them never waits, and nobody else
+            # in this loop would get a turn.
+            await asyncio.sleep(0)
+            while len(self._tasks) >= self._max + MAX_TURNED_AWAY:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def _serve_one(self, sock: socket.socket) -> None:
         full = len(self._tasks) > self._max
@@ -124,6 +136,8 @@ class Proxy:
                 if first[0] == _SOCKS5:
                     target = await _greet(reader, writer)
                     head, body = b"", None
+                elif not is_word(first):  # TLS, SOCKS4: they wait for an answer, and send no more
+                    raise BadRequest(400, HELP)
                 else:
                     target, head, body = parse_head(first + await _read_head(reader))
         except BadRequest as error:
@@ -133,21 +147,31 @@ class Proxy:
             words = f"No whole request came within {self._head_seconds:.0f} seconds."
             writer.write(answer(408, words))
             return False
-        far = await self._dial(target, writer)
-        if far is None:
+        found = await self._dial(target, head, writer)
+        if found is None:
             return False
+        far, head = found
         try:
             await _relay(reader, writer, *far, head, body)
         finally:
             await _close(far[1])
         return True
 
-    async def _dial(self, target: Target, writer: asyncio.StreamWriter) -> Streams | None:
-        """A connection to the target, its opening said to the client; None if there is none."""
+    async def _dial(
+        self, target: Target, head: bytes, writer: asyncio.StreamWriter
+    ) -> tuple[Streams, bytes] | None:
+        """A connection to the target, its opening said to the client, and what to send first;
+        None if there is none."""
         host, port = target.host, target.port
         try:
-            async with timeout(self._dial_seconds):
-                far = await dial(await self._egress.gate(host, port), port)
+            async with timeout(self._dial_seconds), self._dials:
+                addresses = await self._egress.gate(host, port)
+                upstream = None if addresses else self._egress.upstream
+                if upstream is None:
+                    far = await dial(addresses, port)
+                else:
+                    far = await upstream.connect(target)
+                    head = upstream.ask(head, target) if head else head
         except Refused as error:
             self._egress.refused(host, port, str(error))
             writer.write(_socks_reply(_REFUSED) if target.socks else answer(403, str(error)))
@@ -162,7 +186,7 @@ class Proxy:
             writer.write(_socks_reply(0))
         elif target.tunnel:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        return far
+        return far, head
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:
@@ -248,8 +272,13 @@ async def _copy(
         writer.write(part)
         await writer.drain()
         if len(part) < len(data):
-            await asyncio.Event().wait()  # until the answer is over, and the connection with it
+            # Nobody serves what comes behind the request; only its end is waited for.
+            while await reader.read(CHUNK):
+                pass
+            return
     if body is None:
+        if not writer.can_write_eof():  # TLS to an upstream proxy: there the end is for both
+            raise ConnectionResetError("the client has gone")
         writer.write_eof()
 
 

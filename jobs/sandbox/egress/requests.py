@@ -80,6 +80,12 @@ class Target:
             raise BadRequest(400, "The request names no port between 1 and 65535.")
         return cls(name, port, tunnel, socks)
 
+    @property
+    def authority(self) -> str:
+        """As it stands in an http URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == 80 else f"{host}:{self.port}"
+
 
 class Body:
     """Lets pass what belongs to one request, by its length or in chunks; nothing behind it."""
@@ -130,6 +136,11 @@ class Body:
             self._state = "over"
 
 
+def is_word(data: bytes) -> bool:
+    """Whether the method of a request may begin so."""
+    return _TOKEN.fullmatch(data) is not None
+
+
 def parse_head(head: bytes) -> tuple[Target, bytes, Body | None]:
     """Where to go, what to send there first, and the body that follows (None: all that comes).
 
@@ -175,11 +186,10 @@ def _plain_request(
     rest = url[len("http://") :].split("#")[0]
     at = min((rest.find(mark) for mark in "/?" if mark in rest), default=len(rest))
     path = rest[at:] if rest[at:].startswith("/") else f"/{rest[at:]}"
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    authority = host if port == 80 else f"{host}:{port}"
     upgrade = [value for name, value in headers if name.lower() == b"upgrade"]
-    passed = [(n, v) for n, v in headers if n.lower() not in _NOT_PASSED_ON | _named(headers)]
-    passed.insert(0, (b"Host", authority.encode()))
+    dropped = _NOT_PASSED_ON | _named(headers)
+    passed = [(name, value) for name, value in headers if name.lower() not in dropped]
+    passed.insert(0, (b"Host", target.authority.encode()))
     passed.append((b"Connection", b"Upgrade" if upgrade else b"close"))
     if upgrade:
         passed.append((b"Upgrade", upgrade[0]))

@@ -8,20 +8,29 @@ stands for another address a moment later leads nowhere new.
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from jobs.network import DOMAINS, NetworkRules
 from jobs.sandbox.egress.base import Refused
+from jobs.sandbox.egress.upstream import Upstream
 from umpteenth.core import addresses
 from umpteenth.core.config import Options, get_options
+from umpteenth.core.deadlines import timeout
 
-# Where a URL of a database or of Redis names no port.
-_DEFAULT_PORTS: Final = {"postgres": 5432, "postgresql": 5432, "redis": 6379, "rediss": 6379}
+# Where a URL names no port.
+_DEFAULT_PORTS: Final = {
+    **{"postgres": 5432, "postgresql": 5432, "redis": 6379, "rediss": 6379},
+    **{"http": 80, "https": 443},
+}
+# A name that an upstream proxy is to resolve may mean nothing here; nobody waits for it for long.
+PROXIED_RESOLVE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -34,20 +43,23 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class EgressRules:
-    """The gate of a job with one of the guarded networks."""
+    """The gate of a job with one of the guarded networks.
+
+    `upstream`: there is a proxy that connects to everything but the local network.
+    """
 
     rules: NetworkRules
     own: frozenset[Endpoint] = frozenset()
+    upstream: bool = False
 
     async def __call__(self, host: str, port: int) -> tuple[str, ...]:
         """See `Gate`."""
         self.check_name(host)
         self._check(addresses.refusal(host, ()))  # some by their names alone
-        found = await addresses.resolve(host, port)
-        if not found:
-            raise OSError("the name has no address")
+        found = await self._resolve(host, port)
         self._check(addresses.refusal(host, found))
-        if not self.rules.allow_private and (bad := addresses.first_private(found)) is not None:
+        private = addresses.first_private(found)
+        if not self.rules.allow_private and (bad := private) is not None:
             shown = "" if bad == host else f" ({bad})"
             raise Refused(
                 f"{host} points to a private or local network address{shown}. The job setting"
@@ -57,7 +69,23 @@ class EgressRules:
             raise Refused(
                 f"{host}:{port} is a service of this installation itself, which no job may call."
             )
-        return found
+        return () if self.upstream and private is None else found
+
+    async def _resolve(self, host: str, port: int) -> tuple[str, ...]:
+        """The addresses of the name; none where only the upstream proxy may know it."""
+        if not self.upstream:
+            if not (found := await addresses.resolve(host, port)):
+                raise OSError("the name has no address")
+            return found
+        with contextlib.suppress(OSError):
+            async with timeout(PROXIED_RESOLVE_SECONDS):
+                return await addresses.resolve(host, port)
+        if not addresses.current_rules().open:
+            raise Refused(
+                f"The name {host} is not known here, so that its address cannot be held against"
+                " network.blocked_targets and network.allow_private_targets."
+            )
+        return ()
 
     def check_name(self, host: str) -> None:
         """The rules that need no address. Raises `Refused`."""
@@ -75,19 +103,29 @@ class EgressRules:
             raise Refused(f"{refused.message} {refused.hint}") from None
 
     async def _is_own(self, found: Iterable[str], port: int) -> bool:
+        seen = _faces(found)
         for endpoint in self.own:
             if endpoint.port != port:
                 continue
-            theirs: tuple[str, ...] = ()
+            theirs: set[str] = set()
             if endpoint.host:
                 try:
-                    theirs = await addresses.resolve(endpoint.host)
+                    theirs = _faces(await addresses.resolve(endpoint.host))
                 except OSError:
                     continue
+            if not seen.isdisjoint(theirs):
+                return True
             local = not endpoint.host or any(map(is_of_this_machine, theirs))
-            if any(text in theirs or (local and is_of_this_machine(text)) for text in found):
+            if local and any(map(is_of_this_machine, seen)):
                 return True
         return False
+
+
+def _faces(found: Iterable[str]) -> set[str]:
+    """The addresses, and each IPv4 address inside them: ::ffff:10.0.0.9 is 10.0.0.9 to the
+    kernel, and a translator may make it of other forms."""
+    plain = {ipaddress.ip_address(text.partition("%")[0]) for text in found}
+    return {*found, *(str(face) for address in plain for face in addresses.faces(address))}
 
 
 def is_of_this_machine(address: str) -> bool:
@@ -102,24 +140,43 @@ def is_of_this_machine(address: str) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _endpoints(bind: str, urls: tuple[str, ...]) -> frozenset[Endpoint]:
+def _endpoints(bind: str, urls: tuple[str, ...], named: tuple[str, ...]) -> frozenset[Endpoint]:
     found = {Endpoint("", int(bind.rpartition(":")[2]))}
-    for url in urls:
-        parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
-        if parts.hostname and port:
-            found.add(Endpoint(parts.hostname, port))
-    return frozenset(found)
+    found |= {_endpoint(f"tcp://{text}") for text in named}
+    return frozenset(found | {_endpoint(url) for url in urls}) - {Endpoint("", 0)}
+
+
+def _endpoint(url: str) -> Endpoint:
+    """Where the URL leads; port 0 where it is no host and port, a socket or a file say."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))  # libpq takes both from there, too
+    host = query.get("host") or parts.hostname or ""
+    port = int(query.get("port") or parts.port or _DEFAULT_PORTS.get(parts.scheme, 0))
+    return Endpoint(host, port) if port and not host.startswith("/") and host else Endpoint("", 0)
 
 
 def own_endpoints(options: Options | None = None) -> frozenset[Endpoint]:
-    """The web process, the database and Redis of this installation."""
+    """The web process, the database and Redis of this installation, its proxy, and what the
+    operator names besides.
+
+    `app.url` counts where it has a port of its own: behind 80 and 443 is a reverse proxy, at
+    whose address others may be served, too.
+    """
     options = options or get_options()
-    secrets = (options.database.url, options.redis.url)
+    secrets = (options.database.url, options.redis.url, options.network.sandbox_proxy)
     urls = tuple(secret.get_secret_value() for secret in secrets if secret is not None)
-    return _endpoints(options.app.bind, urls)
+    if options.app.url and urlsplit(options.app.url).port:
+        urls = (*urls, options.app.url)
+    return _endpoints(options.app.bind, urls, options.network.own_targets)
 
 
 def rules_for(rules: NetworkRules) -> EgressRules:
     """The gate for a job's rules."""
-    return EgressRules(rules, own_endpoints())
+    upstream = get_options().network.sandbox_proxy is not None
+    return EgressRules(rules, own_endpoints(), upstream)
+
+
+def upstream_proxy() -> Upstream | None:
+    """The proxy that this machine itself needs to get out."""
+    url = get_options().network.sandbox_proxy
+    return None if url is None else Upstream.at(url.get_secret_value())

@@ -1,0 +1,252 @@
+"""Where this machine itself gets out through a proxy only (issue 5, section 3)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from jobs.network import NetworkRules
+from jobs.sandbox.egress import rules as egress_rules
+from jobs.sandbox.egress import upstream as upstream_module
+from jobs.sandbox.egress.base import Refused
+from jobs.sandbox.egress.requests import Target
+from jobs.sandbox.egress.rules import EgressRules, Endpoint, own_endpoints, upstream_proxy
+from jobs.sandbox.egress.upstream import Upstream
+from jobs.sandbox.network import network_of
+from tests.fakes.egress import FakeEgress, Serve, echo, target
+from tests.fakes.mcp_https import certificate
+from tests.fakes.names import Names
+from umpteenth.core import addresses, config
+from umpteenth.core.config import Options
+
+INTERNET = EgressRules(NetworkRules("internet"), upstream=True)
+PRIVATE = EgressRules(NetworkRules("internet", allow_private=True), upstream=True)
+CONNECT = b"CONNECT site.test:443 HTTP/1.1\r\n\r\n"
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    names = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    return names
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a server, and of a client that knows its certificate."""
+    file = certificate(tmp_path)
+    theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    theirs.load_cert_chain(file)
+    ours = ssl.create_default_context(cafile=str(file))
+    ours.check_hostname = False
+    return theirs, ours
+
+
+class FakeUpstream:
+    """A proxy that says what it is told to, and then echoes."""
+
+    def __init__(self, answer: bytes = b"HTTP/1.1 200 Welcome\r\nVia: it\r\n\r\n") -> None:
+        self.answer = answer
+        self.heads: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(self.answer)
+        await echo(reader, writer)
+
+
+def behind(port: int, url: str = "http://127.0.0.1:{}") -> FakeEgress:
+    """The proxy of a sandbox whose gate leaves everything to the upstream."""
+    egress = FakeEgress()
+    egress.gate.known["site.test"] = ()
+    egress.proxy._egress.upstream = Upstream.at(url.format(port))
+    return egress
+
+
+async def asked(
+    serve: Serve, request: bytes, url: str = "http://127.0.0.1:{}"
+) -> tuple[bytes, FakeEgress]:
+    """What comes back, and the proxy that it came through."""
+    async with target(serve) as port:
+        egress = behind(port, url)
+        reader, writer = await egress.connect()
+        writer.write(request)
+        writer.write_eof()
+        found = await reader.read()
+        writer.close()
+        egress.proxy.close()
+    return found, egress
+
+
+async def test_a_tunnel_is_asked_of_it_by_the_name() -> None:
+    upstream = FakeUpstream()
+    found, egress = await asked(upstream, CONNECT + b"hello", "http://ann:p%40ss@127.0.0.1:{}")
+    words = base64.b64encode(b"ann:p@ss")
+    assert upstream.heads == [
+        b"CONNECT site.test:443 HTTP/1.1\r\nHost: site.test:443\r\n"
+        b"Proxy-Authorization: Basic " + words + b"\r\n\r\n"
+    ]
+    assert found == b"HTTP/1.1 200 Connection established\r\n\r\nhello"
+    assert egress.kinds == ["opened"]
+
+
+async def test_plain_http_is_asked_of_it_with_the_whole_url() -> None:
+    """Many proxies allow CONNECT to port 443 alone."""
+    upstream = FakeUpstream(b"HTTP/1.1 204 No Content\r\n\r\n")
+    await asked(
+        upstream,
+        b"GET http://site.test/a?b HTTP/1.1\r\nProxy-Authorization: Basic theirs\r\n\r\n",
+        "http://ann:word@127.0.0.1:{}",
+    )
+    [head] = upstream.heads
+    assert head.startswith(b"GET http://site.test/a?b HTTP/1.1\r\nProxy-Authorization: Basic ")
+    assert b"\r\nHost: site.test\r\n" in head
+    assert b"theirs" not in head
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 407 Who\x1b are you\r\n\r\n", "answered 407"),
+        (b"HTTP/1.1 403 No\r\n\r\n", "answered 403"),
+        (b"SSH-2.0-x\r\n\r\n", "gave no answer"),
+        (b"\r\n\r\n", "gave no answer"),
+        (b"HTTP/1.1 200 " + b"x" * 600_000, "gave no answer"),
+    ],
+)
+async def test_what_it_refuses_is_said(answer: bytes, words: str) -> None:
+    found, egress = await asked(FakeUpstream(answer), CONNECT)
+    said = f"site.test:443 could not be reached: the proxy of this installation {words}.\n"
+    assert found.startswith(b"HTTP/1.1 502 ")
+    assert found.endswith(said.encode())
+    assert [event.reason for event in egress.events] == [said.strip()]
+
+
+async def test_one_that_hangs_up_is_said() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+
+    found, egress = await asked(hang_up, CONNECT)
+    assert b" 502 " in found
+    assert egress.kinds == ["failed"]
+
+
+async def test_one_over_tls_is_held_to_its_certificate(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    upstream = FakeUpstream()
+    server = await asyncio.start_server(upstream, "127.0.0.1", 0, ssl=tls[0])
+    egress = behind(server.sockets[0].getsockname()[1], "https://127.0.0.1:{}")
+    assert b" 502 " in await egress.ask(CONNECT)
+    assert upstream.heads == []
+    egress.proxy.close()
+    server.close()
+
+
+async def test_over_tls_the_end_of_a_client_is_the_end_of_its_connection(
+    monkeypatch: pytest.MonkeyPatch, tls: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    """There is no half-open connection in TLS; one that stayed would never end."""
+    theirs, ours = tls
+    monkeypatch.setattr(upstream_module, "_context", lambda: ours)
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhello")
+        await reader.read()
+        ended.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=theirs)
+    egress = behind(server.sockets[0].getsockname()[1], "https://127.0.0.1:{}")
+    reader, writer = await egress.connect()
+    writer.write(CONNECT)
+    await reader.readuntil(b"hello")
+    writer.close()
+    await asyncio.wait_for(ended.wait(), 5)
+    egress.proxy.close()
+    server.close()
+
+
+async def test_public_names_are_left_to_it_and_private_ones_are_not(names: Names) -> None:
+    names.set("site.test", "93.184.216.34")
+    names.set("inside.test", "10.0.0.9")
+    assert await INTERNET("site.test", 443) == ()
+    assert await INTERNET("only-there.test", 443) == ()
+    assert await PRIVATE("inside.test", 443) == ("10.0.0.9",)
+    for host in ("inside.test", "127.0.0.1", "169.254.169.254", "metadata.google.internal"):
+        with pytest.raises(Refused):
+            await INTERNET(host, 443)
+
+
+async def test_names_that_only_it_knows_cannot_be_held_against_the_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strict = addresses.Rules(blocked=addresses._networks("203.0.113.0/24"))
+    monkeypatch.setattr(addresses, "current_rules", lambda: strict)
+    with pytest.raises(Refused, match=r"network\.blocked_targets"):
+        await INTERNET("only-there.test", 443)
+
+
+async def test_a_name_service_that_is_silent_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(host: str, port: int = 0) -> tuple[str, ...]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(egress_rules, "PROXIED_RESOLVE_SECONDS", 0.01)
+    monkeypatch.setattr(addresses, "resolve", silent)
+    assert await INTERNET("site.test", 443) == ()
+
+
+def options(**network: object) -> Options:
+    return Options.model_validate({"data_dir": "/data", "network": network})
+
+
+def test_the_option_reaches_every_guarded_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = options(sandbox_proxy="https://ann:word@proxy.test")
+    monkeypatch.setattr(egress_rules, "get_options", lambda: given)
+    found = network_of(NetworkRules("internet"), lambda event: None).egress
+    assert found is not None
+    assert found.upstream == upstream_proxy() == Upstream.at("https://ann:word@proxy.test")
+    assert found.gate == EgressRules(NetworkRules("internet"), own_endpoints(given), upstream=True)
+    assert "word" not in repr(found.upstream)
+
+
+def test_the_proxy_itself_and_what_the_operator_names_are_own_ports() -> None:
+    given = options(sandbox_proxy="http://proxy.test", own_targets=["web:8080", "[fd00::9]:9000"])
+    assert own_endpoints(given) == {
+        Endpoint("", 8080),
+        Endpoint("proxy.test", 80),
+        Endpoint("web", 8080),
+        Endpoint("fd00::9", 9000),
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("UMPTEENTH_NETWORK__SANDBOX_PROXY", "socks5://proxy.test:1080"),
+        ("UMPTEENTH_NETWORK__SANDBOX_PROXY", "proxy.test:3128"),
+        ("UMPTEENTH_NETWORK__SANDBOX_PROXY", "http://proxy.test:99999"),
+        ("UMPTEENTH_NETWORK__SANDBOX_PROXY", "http://proxy.test:0"),
+        ("UMPTEENTH_NETWORK__OWN_TARGETS", "web"),
+        ("UMPTEENTH_NETWORK__OWN_TARGETS", "web:8080,web:http"),
+    ],
+)
+def test_an_option_that_means_nothing_stops_the_start(variable: str, value: str) -> None:
+    option = variable.lower().partition("__")[2]
+    with pytest.raises(config.ConfigError, match=rf"^network\.{option}: "):
+        config.load_options({variable: value, "UMPTEENTH_DATA_DIR": "/data"})
+
+
+def test_addresses_stand_in_brackets_where_they_have_to() -> None:
+    assert Target("::1", 80, tunnel=False).authority == "[::1]"
+    assert Target("site.test", 8080, tunnel=False).authority == "site.test:8080"
