@@ -17,6 +17,7 @@ from jobs.environments.provide import Wanted
 from jobs.models import Attachment, Environment, Job, Run
 from jobs.network import NetworkRules
 from jobs.permission import DETACHED, DISABLED, Permission
+from jobs.sandbox.base import Limits
 from jobs.skipping import ROOT_SKIPS, skipped_as_root
 from secrets_vault import services as vault
 from servers.mcp.types import ServerError
@@ -48,6 +49,8 @@ class Plan:
     # None: the default environment. `base` is where it is, once it has been provided.
     environment: Wanted | None = None
     base: str = ""
+    # Of the script's sandbox, and of each stdio server's own.
+    limits: Limits = field(default_factory=Limits)
 
 
 def make_plan(run_id: UUID) -> Plan:
@@ -67,6 +70,7 @@ def make_plan(run_id: UUID) -> Plan:
         script=job.script,
         environment=_wanted(job.environment),
         network=_network(job),
+        limits=_limits(job),
         timeout=job.timeout,
         deadline=time.monotonic() + job.timeout,
         env=env,
@@ -79,6 +83,10 @@ def _wanted(environment: Environment | None) -> Wanted | None:
     if environment is None:
         return None
     return Wanted(environment.name, environment.definition, environment.digest)
+
+
+def _limits(job: Job) -> Limits:
+    return Limits(cpus=job.cpus, memory=job.memory * 1024**2, disk=job.disk * 1024**2)
 
 
 def _network(job: Job) -> NetworkRules:

@@ -76,7 +76,12 @@ class Reach:
             link = ServerLink(
                 server,
                 self._recorder,
-                network=network_of(rules, reporter(self._recorder, server.name), self._plan.base),
+                network=network_of(
+                    rules,
+                    reporter(self._recorder, server.name),
+                    self._plan.base,
+                    self._plan.limits,
+                ),
                 report=self._report,
                 advice=self._advice(server),
             )

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, close_old_connections, connection
 
-from jobs import lifecycle
+from jobs import endings, lifecycle
 from jobs.broker.server import Broker, new_token
 from jobs.collect import collect
 from jobs.egress_events import reporter
@@ -257,7 +257,7 @@ class Execution:
         before = partial(catch_up, streams)
         async with Broker(handler, token, socket_path(), owner=owner, before=before) as broker:
             env = {**plan.env, **broker.environment()}
-            network = network_of(plan.network, reporter(self.recorder), plan.base)
+            network = network_of(plan.network, reporter(self.recorder), plan.base, plan.limits)
             spec = place.spec(
                 network=network, env=env, socket=broker.socket_path, root=plan.run.job.run_as_root
             )
@@ -294,7 +294,10 @@ class Execution:
         self.recorder.record("script.exit", {"code": code, "timed_out": timed_out}, ms=ms)
         if code is not None and process.fault:
             return Outcome(Status.FAILED, f"interrupted: {process.fault}")
-        return self._outcome(code, timed_out, plan, handler)
+        ended = process.ended if code is not None else None
+        for message in endings.notices(ended) if ended else ():
+            self.recorder.record("log", {"message": message})
+        return self._outcome(ended, timed_out, plan, handler)
 
     async def _wait_for_end(
         self, process: sandbox.SandboxProcess, deadline: float
@@ -314,16 +317,17 @@ class Execution:
             stopped.cancel()
 
     def _outcome(
-        self, code: int | None, timed_out: bool, plan: Plan, handler: RunHandler
+        self, ended: sandbox.Exit | None, timed_out: bool, plan: Plan, handler: RunHandler
     ) -> Outcome:
-        if code is None and self._stopped is not None:
+        """`ended`: how the script's sandbox did, None where it was stopped from here."""
+        if ended is None and self._stopped is not None:
             return self._stopped
         if timed_out:
             return self._out_of_time(plan)
         if handler.failure:
             return Outcome(Status.FAILED, handler.failure)
-        if code != 0:
-            return Outcome(Status.FAILED, f"the script ended with exit code {code}")
+        if ended is not None and (sentence := endings.failure(ended)):
+            return Outcome(Status.FAILED, sentence)
         return Outcome(Status.SUCCEEDED)
 
     @staticmethod

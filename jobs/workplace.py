@@ -66,6 +66,7 @@ class Workplace:
             network=network.unrestricted,
             egress=network.egress,
             base=network.base,
+            limits=network.limits,
             workspace=self.workspace,
             binds=(
                 Bind(self.root / "input.json", "/ump/input.json"),

@@ -106,9 +106,19 @@ class SandboxProcess:
         return (await asyncio.shield(self._control.exit)).code
 
     @property
+    def ended(self) -> Exit | None:
+        """How the sandbox ended, once `wait` has returned."""
+        return self._control.exit.result() if self._control.exit.done() else None
+
+    @property
+    def verdict(self) -> str:
+        """For which limit processes of it were ended; empty for none."""
+        return self.ended.broken_limit if self.ended else ""
+
+    @property
     def fault(self) -> str:
         """What went wrong with the sandbox itself rather than with its command; usually empty."""
-        return self._control.exit.result().fault if self._control.exit.done() else ""
+        return self.ended.fault if self.ended else ""
 
     async def kill(self) -> None:
         """End every process of the sandbox, wait until they are gone, close the pipes.
@@ -133,13 +143,17 @@ class Exit:
     """How a sandbox ended. `fault`: the adapter's words where the command did not do it.
 
     `out_of_memory`: the kernel ended a process of it for its memory, not always the command
-    itself. `broken_limit`: a sentence where the sandbox was ended for another limit.
+    itself. `broken_limit`: what it did then, or where it was ended for another limit.
+    `is_memory_per_process`: only each process by itself was held to its memory, so that the end
+    of one for it is not known. `processes_refused`: it wanted more at once than it may have.
     """
 
     code: int
     fault: str = ""
     out_of_memory: bool = False
     broken_limit: str = ""
+    is_memory_per_process: bool = False
+    processes_refused: bool = False
 
 
 class ProcessControl(Protocol):
@@ -160,6 +174,10 @@ class Adapter(Protocol):
 
     def problem(self) -> str:
         """Why sandboxes cannot start here, with the remedy; empty if they can. May block."""
+        ...
+
+    def gaps(self) -> tuple[str, ...]:
+        """A sentence with the remedy for each limit that is not enforced here. May block."""
         ...
 
     async def start(
@@ -192,6 +210,11 @@ def problem() -> str:
     a problem is looked at again after half a minute.
     """
     return adapter().problem()
+
+
+def gaps() -> tuple[str, ...]:
+    """A sentence with the remedy for each limit that this process cannot enforce. May block."""
+    return adapter().gaps()
 
 
 async def start(

@@ -32,12 +32,10 @@ from jobs.sandbox.base import (
     SandboxSpec,
     SandboxUnavailable,
 )
-from jobs.sandbox.launcher_client import (
-    LauncherClient,
-    LauncherUnusable,
-    default_limits,
-    shared,
-)
+from jobs.sandbox.cgroups import Cgroups
+from jobs.sandbox.cgroups import shared as shared_cgroups
+from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, shared
+from jobs.sandbox.limits import gaps
 from jobs.sandbox.mounts import as_user, build_options
 from jobs.sandbox.places import Places
 from jobs.sandbox.probe import (
@@ -76,9 +74,15 @@ class Bubblewrap:
 
     name = "bubblewrap"
 
-    def __init__(self, places: Places, launcher: LauncherClient | None = None) -> None:
+    def __init__(
+        self,
+        places: Places,
+        launcher: LauncherClient | None = None,
+        cgroups: Cgroups | None = None,
+    ) -> None:
         self.places = places
         self._launcher = launcher or shared()
+        self._cgroups = cgroups or shared_cgroups()
         self._lock = threading.Lock()
         # By whether the sandbox is to run as root: what a trial came to, and when.
         self._problems: dict[bool, tuple[str, float]] = {}
@@ -92,6 +96,14 @@ class Bubblewrap:
         """Why sandboxes cannot run as root here, with the remedy; "" if they can. May block."""
         with self._lock:
             return self._known(False, self._look) or self._known(True, self._look_as_root)
+
+    def gaps(self) -> tuple[str, ...]:
+        """See `Adapter.gaps`."""
+        try:
+            privileged = self._launcher.ensure()
+        except LauncherUnusable:
+            return ()  # which `problem` tells
+        return gaps(self._cgroups.controllers, privileged=privileged)
 
     def _known(self, root: bool, look: Callable[[], str]) -> str:
         problem, looked_at = self._problems.get(root, (None, 0.0))
@@ -119,16 +131,20 @@ class Bubblewrap:
         try:
             return await start_process(
                 self._launcher,
-                command_line(argv, spec, privileged=privileged),
+                self._command_line(argv, spec, privileged),
+                spec,
+                self._cgroups,
                 owner=USER_IDS[spec.party] if privileged else None,
                 extra=descriptors,
-                limits=default_limits(),
                 limit=limit,
-                egress=spec.egress,
             )
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _command_line(self, argv: Sequence[str], spec: SandboxSpec, privileged: bool) -> list[str]:
+        is_counted = "pids" in self._cgroups.controllers
+        return command_line(argv, spec, privileged=privileged, count_processes=not is_counted)
 
     def _descriptors(self, spec: SandboxSpec, privileged: bool) -> tuple[int, int]:
         """What becomes `_OPTIONS_FD` and `_FILTER_FD`; the caller closes both."""
@@ -151,7 +167,7 @@ class Bubblewrap:
     def _look(self) -> str:
         if shutil.which("bwrap") is None:
             return NO_BUBBLEWRAP
-        if shutil.which("setpriv") is None or shutil.which("setsid") is None:
+        if any(shutil.which(tool) is None for tool in ("setpriv", "setsid", "prlimit")):
             return NO_UTIL_LINUX
         if why := seccomp.problem():
             return why
@@ -172,15 +188,25 @@ class Bubblewrap:
     def _try(self, spec: SandboxSpec, privileged: bool) -> str:
         descriptors = self._descriptors(spec, privileged)
         try:
-            command = command_line(IS_FILTERED, spec, privileged=privileged)
-            return probe(self._launcher, command, descriptors)
+            command = self._command_line(IS_FILTERED, spec, privileged)
+            group = self._cgroups.make(spec.limits)
+            try:
+                return probe(self._launcher, command, descriptors, group.entrances)
+            finally:
+                group.remove()
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
 
-def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) -> list[str]:
-    """What the launcher executes; nothing in it is secret but what argv itself says."""
+def command_line(
+    argv: Sequence[str], spec: SandboxSpec, *, privileged: bool, count_processes: bool = False
+) -> list[str]:
+    """What the launcher executes; nothing in it is secret but what argv itself says.
+
+    `count_processes`: the limit of processes is set here, for want of a control group. It has to
+    be inside: outside of a plain user's namespace all processes of that user count.
+    """
     user = str(USER_IDS[spec.party])
     drop = [_tool("setpriv"), "--reuid", user, "--regid", user, "--clear-groups"]
     drop += ["--no-new-privs"]
@@ -201,6 +227,7 @@ def command_line(argv: Sequence[str], spec: SandboxSpec, *, privileged: bool) ->
         *(wait if spec.egress is not None else ()),
         "--",
         *(drop if privileged else ()),
+        *([_tool("prlimit"), f"--nproc={spec.limits.processes}"] if count_processes else ()),
         # A session of its own: `kill 0` in a script must not reach bwrap, which is outside.
         _tool("setsid"),
         "/bin/sh",

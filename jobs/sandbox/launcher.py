@@ -5,7 +5,8 @@ FD (SOCK_SEQPACKET, one JSON object a message) and ends when the other side clos
 also what happens when the worker dies by kill -9 at whatever moment. The kernel then kills
 everything in the namespace, however deep; bwrap's `--die-with-parent` alone leaves survivors.
 
-    → {"op": "start", "id": "…", "argv": […], "limits": [[resource, soft, hard], …]}
+    → {"op": "start", "id": "…", "argv": […], "limits": [[resource, soft, hard], …],
+       "groups": ["…/cgroup.procs", …]}
       with descriptors: standard input, output, error, then those that become 3, 4, …
       With "listen": PORT the command is a bwrap that takes the next two descriptors as its
       --info-fd and --block-fd, and starts nothing before there is a listener on 127.0.0.1:PORT
@@ -146,6 +147,23 @@ def receive(sock: socket.socket, size: int, count: int) -> tuple[bytes, list[int
     return data, list(found), flags
 
 
+class Bounds:
+    """What holds one sandbox: resource limits, and the files that let a process into groups."""
+
+    def __init__(self, limits: list[tuple[int, int, int]], groups: list[str]) -> None:
+        self.limits = limits
+        self.groups = groups
+
+    def enter(self) -> None:
+        """Put this process, and so whatever comes from it, into its groups."""
+        for path in self.groups:
+            _write(path, "0")
+
+    def set(self) -> None:
+        for which, soft, hard in self.limits:
+            resource.setrlimit(which, (soft, hard))
+
+
 class Launcher:
     """Starts, watches and ends sandboxes. `started` and `ending` are keyed by process id."""
 
@@ -210,14 +228,16 @@ class Launcher:
 
     def start(self, name: str, message: dict[str, object], descriptors: list[int]) -> None:
         argv, limits, port = message["argv"], message.get("limits", []), message.get("listen")
+        groups = message.get("groups", [])
         if not isinstance(argv, list) or not argv or len(descriptors) < 3:
             raise ValueError("a start needs a command and three descriptors")
-        if not isinstance(limits, list):
-            raise TypeError("limits must be a list")
+        if not isinstance(limits, list) or not isinstance(groups, list):
+            raise TypeError("limits and groups must be lists")
         numbers = [(int(which), int(soft), int(hard)) for which, soft, hard in limits]
+        bounds = Bounds(numbers, [str(path) for path in groups])
         command = [os.fsencode(str(part)) for part in argv]
         if port is None:
-            self.started[self.fork(command, descriptors, numbers)] = name
+            self.started[self.fork(command, descriptors, bounds)] = name
             return
         if not isinstance(port, int):
             raise TypeError("the port must be a number")
@@ -225,7 +245,7 @@ class Launcher:
             info_r, info_w, block_r, block_w = *os.pipe(), *os.pipe()
             for descriptor in (info_r, info_w, block_r, block_w):
                 stack.callback(os.close, descriptor)
-            pid = self.fork(command, [*descriptors, info_w, block_r], numbers)
+            pid = self.fork(command, [*descriptors, info_w, block_r], bounds)
             self.started[pid] = name
             try:
                 helper = os.fork()
@@ -237,12 +257,10 @@ class Launcher:
                 os.close(info_w)
                 self.listen(name, pid, port, info_r, block_w)
 
-    def fork(
-        self, command: list[bytes], descriptors: list[int], limits: list[tuple[int, int, int]]
-    ) -> int:
+    def fork(self, command: list[bytes], descriptors: list[int], bounds: Bounds) -> int:
         pid = os.fork()
         if pid == 0:
-            self.become(command, descriptors, limits)
+            self.become(command, descriptors, bounds)
         return pid
 
     def listen(self, name: str, bwrap: int, port: int, info: int, block: int) -> None:
@@ -266,11 +284,10 @@ class Launcher:
         finally:
             os._exit(0)
 
-    def become(
-        self, command: list[bytes], descriptors: list[int], limits: list[tuple[int, int, int]]
-    ) -> None:
+    def become(self, command: list[bytes], descriptors: list[int], bounds: Bounds) -> None:
         """In the child: turn into the command, or say why not and end. Never returns."""
         try:
+            bounds.enter()
             os.setsid()
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -280,8 +297,7 @@ class Launcher:
             moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in descriptors]
             for target, fd in enumerate(moved):
                 os.dup2(fd, target, inheritable=True)
-            for which, soft, hard in limits:
-                resource.setrlimit(which, (soft, hard))
+            bounds.set()
             os.execve(command[0], command, {b"PATH": b"/usr/bin:/bin"})
         except BaseException as error:
             os.write(2, f"sandbox: {command[0].decode(errors='replace')}: {error}\n".encode())

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from jobs.sandbox.launcher import receive
 OnExit = Callable[[int, str], None]
 # The listener inside the sandbox; called at most once, in the reader's thread, before `OnExit`.
 OnListener = Callable[[socket.socket], None]
-Limits = Sequence[tuple[int, int, int]]
+ResourceLimits = Sequence[tuple[int, int, int]]
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 START_TIMEOUT = 20.0  # seconds for the launcher to come up
@@ -76,20 +75,22 @@ class LauncherClient:
         argv: Sequence[str],
         descriptors: Sequence[int],
         on_exit: OnExit,
-        limits: Limits = (),
+        limits: ResourceLimits = (),
         *,
+        groups: Sequence[str] = (),
         listen: tuple[int, OnListener] | None = None,
     ) -> str:
         """Start a command; its id. The descriptors may be closed afterwards.
 
         The first three become standard input, output and error, the others 3, 4, …
+        `groups` are the files that let the command into its control groups.
         `listen`: a port inside of the bwrap that argv is, and who gets its listener; argv has
         the next two numbers for --info-fd and --block-fd.
         Raises `LauncherUnusable`, and `ValueError` for a command line that is too long.
         """
         name = str(next(self._numbers))
         wish: dict[str, object] = {"op": "start", "id": name, "argv": list(argv)}
-        wish["limits"] = list(limits)
+        wish |= {"limits": list(limits), "groups": list(groups)}
         if listen is not None:
             wish["listen"] = listen[0]
         message = json.dumps(wish).encode()
@@ -224,22 +225,6 @@ def _connect() -> _Connection:
         raise LauncherUnusable(greeting.get("error", "the sandbox launcher ended at once"))
     ours.settimeout(None)
     return _Connection(ours, process, bool(greeting["privileged"]), {}, {}, {})
-
-
-def default_limits() -> list[tuple[int, int, int]]:
-    """Resource limits of every sandbox that need no privilege and no cgroup."""
-
-    def within(which: int, soft: int, hard: int) -> tuple[int, int, int]:
-        held = resource.getrlimit(which)[1]
-        if held != resource.RLIM_INFINITY:
-            soft, hard = min(soft, held), min(hard, held)
-        return which, soft, hard
-
-    return [
-        within(resource.RLIMIT_NOFILE, 4096, 65_536),
-        within(resource.RLIMIT_CORE, 0, 0),
-        within(resource.RLIMIT_FSIZE, 16 * 1024**3, 16 * 1024**3),
-    ]
 
 
 _shared = LauncherClient()

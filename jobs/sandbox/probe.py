@@ -7,7 +7,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, default_limits
+from jobs.sandbox.base import Limits
+from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable
+from jobs.sandbox.limits import resource_limits
 
 PROBE_TIMEOUT = 20.0  # seconds
 _TAIL = 2000  # bytes of bwrap's own words that are looked at
@@ -16,7 +18,7 @@ NO_BUBBLEWRAP = (
     "bubblewrap (the command bwrap) is not installed; install it, on Debian and Ubuntu with:"
     " apt install bubblewrap"
 )
-NO_UTIL_LINUX = "setpriv and setsid are not installed; install the package util-linux."
+NO_UTIL_LINUX = "setpriv, setsid or prlimit is not installed; install the package util-linux."
 IN_CONTAINER = (
     "This container does not allow sandboxes; start the worker's container with"
     " security_opt: [seccomp=unconfined, systempaths=unconfined]"
@@ -51,10 +53,12 @@ _SWITCHES = (
 )
 
 
-def probe(launcher: LauncherClient, command: Sequence[str], extra: Sequence[int]) -> str:
+def probe(
+    launcher: LauncherClient, command: Sequence[str], extra: Sequence[int], groups: Sequence[str]
+) -> str:
     """Start the command and wait for its end; "" if it went well. Blocks.
 
-    `extra` are descriptors that become 3, 4, …
+    `extra` are descriptors that become 3, 4, …, `groups` as of `LauncherClient.start`.
     """
     ended = threading.Event()
     result: list[tuple[int, str]] = []
@@ -66,8 +70,9 @@ def probe(launcher: LauncherClient, command: Sequence[str], extra: Sequence[int]
     messages = os.memfd_create("sandbox-probe", os.MFD_CLOEXEC)
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
+        limits = resource_limits(Limits(), ())
         name = launcher.start(
-            command, [nothing, nothing, messages, *extra], report, default_limits()
+            command, [nothing, nothing, messages, *extra], report, limits, groups=groups
         )
         if not ended.wait(PROBE_TIMEOUT):
             launcher.kill(name)

@@ -10,15 +10,12 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jobs.sandbox.base import Exit, SandboxError, SandboxProcess
-from jobs.sandbox.egress.base import Egress
+from jobs.sandbox.base import Exit, Limits, SandboxError, SandboxProcess, SandboxSpec
+from jobs.sandbox.cgroups import Cgroups, Group, Usage
+from jobs.sandbox.disk import keep_within
 from jobs.sandbox.egress.proxy import Proxy
-from jobs.sandbox.launcher_client import (
-    LauncherClient,
-    LauncherUnusable,
-    Limits,
-    OnListener,
-)
+from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, OnListener
+from jobs.sandbox.limits import resource_limits, too_much_disk, too_much_memory
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +59,19 @@ def _take_rest(reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -
 async def start_process(
     launcher: LauncherClient,
     argv: Sequence[str],
+    spec: SandboxSpec,
+    cgroups: Cgroups,
     *,
     owner: int | None,
     extra: Sequence[int],
-    limits: Limits,
     limit: int,
-    egress: Egress | None = None,
 ) -> SandboxProcess:
     """Start argv through the launcher with pipes for its three streams.
 
     `owner` is the user id that must be able to reopen the pipes (`/dev/stdout`); `extra` are
-    descriptors that become 3, 4, … inside, and stay open here. With `egress` argv is a bwrap, and
-    its sandbox gets a proxy until the process is killed. Raises `SandboxError`.
+    descriptors that become 3, 4, … inside, and stay open here. Of `spec` its limits are kept, and
+    with `egress` argv is a bwrap, whose sandbox gets a proxy until the process is killed. Raises
+    `SandboxError`.
     """
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as undo:
@@ -90,20 +88,28 @@ async def start_process(
             reader, transport = await _reader(pipe.take_read_end(), limit, loop)
             undo.callback(transport.close)
             outputs.append((reader, transport))
-        exited: asyncio.Future[Exit] = loop.create_future()
+        group = _make_group(cgroups, spec)
+        undo.callback(group.remove)
+        end = _End(loop, loop.create_future(), group, spec.limits)
         theirs = [into.read_end, out.write_end, errors.write_end]
-        proxy = Proxy(egress) if egress is not None else None
+        proxy = Proxy(spec.egress) if spec.egress is not None else None
         listen = (PROXY_PORT, _server(loop, proxy)) if proxy is not None else None
         try:
             name = launcher.start(
-                argv, [*theirs, *extra], _reporter(loop, exited), limits, listen=listen
+                argv,
+                [*theirs, *extra],
+                end.report,
+                resource_limits(spec.limits, group.controllers),
+                groups=group.entrances,
+                listen=listen,
             )
         except (LauncherUnusable, ValueError, OSError) as error:
             raise SandboxError(f"The sandbox could not be started: {error}") from error
         undo.pop_all()
     for pipe in pipes:
         pipe.close()
-    control = _Control(exited, lambda: launcher.kill(name), writing, outputs, proxy)
+    control = _Control(end.exited, lambda: launcher.kill(name), writing, outputs, proxy)
+    _watch_disk(spec, end, control.kill)
     return SandboxProcess(stdin, outputs[0][0], outputs[1][0], control)
 
 
@@ -145,22 +151,63 @@ def _server(loop: asyncio.AbstractEventLoop, proxy: Proxy) -> OnListener:
     return serve
 
 
-def _reporter(
-    loop: asyncio.AbstractEventLoop, exited: asyncio.Future[Exit]
-) -> Callable[[int, str], None]:
-    def report(code: int, error: str) -> None:
+def _make_group(cgroups: Cgroups, spec: SandboxSpec) -> Group:
+    try:
+        return cgroups.make(spec.limits)
+    except OSError as error:
+        raise SandboxError(f"The limits of a sandbox could not be set: {error}") from error
+
+
+@dataclass
+class _End:
+    """Puts together how a sandbox ended; who ends it for a limit says so in `broken_limit`."""
+
+    loop: asyncio.AbstractEventLoop
+    exited: asyncio.Future[Exit]
+    group: Group
+    limits: Limits
+    broken_limit: str = ""
+
+    def report(self, code: int, error: str) -> None:
+        """From the launcher's thread, once no process is left."""
         if error:
             logger.warning("a sandbox ended with %d: %s", code, error)
+        usage = self.group.usage()
+        self.group.remove()
 
         def resolve() -> None:
-            if not exited.done():
-                exited.set_result(Exit(code, error))
+            if not self.exited.done():
+                self.exited.set_result(self._exit(code, error, usage))
 
         # The loop may have been closed by then; nobody waits any more.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(resolve)
+            self.loop.call_soon_threadsafe(resolve)
 
-    return report
+    def _exit(self, code: int, error: str, usage: Usage) -> Exit:
+        memory = too_much_memory(self.limits) if usage.out_of_memory else ""
+        return Exit(
+            code,
+            error,
+            out_of_memory=usage.out_of_memory and not self.broken_limit,
+            broken_limit=self.broken_limit or memory,
+            is_memory_per_process="memory" not in self.group.controllers,
+            processes_refused=usage.processes_refused,
+        )
+
+
+def _watch_disk(spec: SandboxSpec, end: _End, kill: Callable[[], None]) -> None:
+    """Until the sandbox has ended. A home is not ours to bound: it outlives the sandbox."""
+    written = [bind.host for bind in spec.binds if bind.writable and bind.host.is_dir()]
+    directories = [*([spec.workspace] if spec.workspace else []), *written]
+    if not directories:
+        return
+
+    def on_excess() -> None:
+        end.broken_limit = too_much_disk(spec.limits)
+        kill()
+
+    watch = end.loop.create_task(keep_within(spec.limits.disk, directories, on_excess))
+    end.exited.add_done_callback(lambda _: watch.cancel())
 
 
 async def _writer(

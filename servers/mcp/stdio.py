@@ -333,6 +333,8 @@ class StdioTransport(InboxTransport):
         tail = self.stderr_tail
         last_line = _telling_line(tail)
         message = _describe_end(self._exit_code)
+        if self._process.verdict:
+            message = f"The server was ended: {self._process.verdict}"
         message += f": {clean(last_line, 500)}" if last_line else "."
         hint = self.with_noise("" if tail else "It wrote nothing to standard error.")
         better = self._no_program(last_line)

@@ -22,6 +22,8 @@ class BareProcess:
         self.stdout = process.stdout
         self.stderr = process.stderr
 
+    verdict = ""
+
     async def wait(self) -> int:
         return await self.process.wait()
 

@@ -182,6 +182,8 @@ class StdioServer(Server):
                 self._news.clear()
                 await self._news.wait()
 
+    verdict = ""
+
     async def wait(self) -> int:
         await self._gone.wait()
         return 0

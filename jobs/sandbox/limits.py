@@ -1,0 +1,63 @@
+"""What holds a sandbox within its limits where there is no control group, and what does not."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Collection
+
+from jobs.sandbox.base import Limits
+
+_REMEDY = (
+    "start the worker as root, or with a delegated cgroup (Delegate=yes in its systemd unit); "
+    "docs/sandboxes.md says more"
+)
+
+
+def resource_limits(limits: Limits, controllers: Collection[str]) -> list[tuple[int, int, int]]:
+    """What the launcher's child sets before it becomes the command: number, soft, hard.
+
+    None of them is beyond what this process has itself. `controllers` are those of its group.
+    """
+    found = [
+        _within(resource.RLIMIT_NOFILE, 4096, 65_536),
+        _within(resource.RLIMIT_CORE, 0, 0),
+        # A single file then cannot outgrow the disk between two looks at it.
+        _within(resource.RLIMIT_FSIZE, limits.disk, limits.disk),
+    ]
+    if "memory" not in controllers:
+        # Not RLIMIT_AS: Node reserves many times what it uses.
+        found.append(_within(resource.RLIMIT_DATA, limits.memory, limits.memory))
+    return found
+
+
+def _within(which: int, soft: int, hard: int) -> tuple[int, int, int]:
+    held = resource.getrlimit(which)[1]
+    if held != resource.RLIM_INFINITY:
+        soft, hard = min(soft, held), min(hard, held)
+    return which, soft, hard
+
+
+def gaps(controllers: Collection[str], *, privileged: bool) -> tuple[str, ...]:
+    """A sentence with the remedy for each limit that is not enforced, or not fully."""
+    found = []
+    if "memory" not in controllers:
+        found.append(
+            "Memory is limited for each process of a sandbox, not for all of them together: "
+            f"{_REMEDY}."
+        )
+    if "pids" not in controllers and privileged:
+        found.append(
+            "The number of processes is limited for all sandboxes of this machine together, not "
+            f"for each: {_REMEDY}."
+        )
+    if "cpu" not in controllers:
+        found.append(f"Processors are not limited: {_REMEDY}.")
+    return tuple(found)
+
+
+def too_much_disk(limits: Limits) -> str:
+    return f"it used more than its {limits.disk // 1024**2:,} MiB of disk"
+
+
+def too_much_memory(limits: Limits) -> str:
+    return f"it used more than its {limits.memory // 1024**2:,} MiB of memory"
