@@ -17,6 +17,7 @@ urlpatterns = [
     path("api/mcp-servers/", include("servers.api_urls")),
     path("api/", api.urls),
     path("", include("jobs.urls.jobs")),
+    path("settings/environments/", include("jobs.urls.environments")),
     path("runs/", include("jobs.urls.runs")),
 ]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
-from jobs.views import editor, jobs, sandboxes, state
+from jobs.views import editor, environments, jobs, sandboxes, state
 
 app_name = "jobs"
 _jobs = [
@@ -16,6 +16,7 @@ _jobs = [
     path("<uuid:pk>/state/", state.job_state, name="state"),
     path("<uuid:pk>/state/entry/", state.state_entry, name="state_entry"),
     path("<uuid:pk>/state/delete/", state.state_delete, name="state_delete"),
+    path("<uuid:pk>/environment/", environments.job_environment, name="environment"),
     path("<uuid:pk>/settings/", editor.job_settings, name="settings"),
     path("<uuid:pk>/run/", jobs.run_now, name="run_now"),
     path("<uuid:pk>/enabled/", jobs.job_enabled, name="enabled"),

@@ -69,7 +69,7 @@ def _servers(job: Job, now: datetime) -> list[Attachment]:
 
 
 def get_job(pk: UUID) -> Job:
-    return get_object_or_404(Job.objects.select_related("updated_by"), pk=pk)
+    return get_object_or_404(Job.objects.select_related("updated_by", "environment"), pk=pk)
 
 
 def job_context(job: Job, tab: str) -> dict[str, Any]:

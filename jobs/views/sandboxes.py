@@ -7,10 +7,10 @@ from django.views.decorators.http import require_GET
 
 from jobs.models import Worker
 from jobs.presence import SILENT
-from jobs.sandbox.base import adapter
+from jobs.sandbox.base import Limits, adapter
 from jobs.sandbox.mounts import memory_size
 from jobs.sandbox.places import Places
-from jobs.sandbox.programs import find_programs
+from jobs.views.environments import environment_rows, machines
 from umpteenth.accounts.access import administrator_required
 from umpteenth.core.clock import database_now
 from umpteenth.core.config import get_options
@@ -24,16 +24,16 @@ def sandboxes(request: Request) -> HttpResponse:
     options = get_options()
     seen_after = database_now() - SILENT
     workers = [(worker, worker.seen_at >= seen_after) for worker in Worker.objects.order_by("name")]
-    programs = find_programs()
     context = {
         "adapter": adapter().name,
         "memory_size": memory_size(),
+        "limits": Limits(),
         "workers": workers,
         "any_alive": any(alive for _, alive in workers),
         "readonly_paths": Places.from_options(options).readonly,
         "unrestricted_network": options.sandbox.allow_unrestricted_network,
-        "present": [program for program in programs if program.path],
-        "missing": [program for program in programs if not program.path],
+        "machines": machines([worker for worker, alive in workers if alive]),
+        "environments": environment_rows(),
     }
     return render_page(
         request, "jobs/sandboxes.html", context, partial="jobs/sandboxes_workers.html"

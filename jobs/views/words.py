@@ -346,6 +346,18 @@ def _network_failed(line: Line, payload: Mapping[str, Any]) -> None:
     line.icon, line.outcome = "plug-connected-x", "error"
 
 
+def _waiting(line: Line, payload: Mapping[str, Any]) -> None:
+    """The run's environment is not on its machine yet."""
+    line.icon = "package"
+    line.title = f"Environment {preview(payload.get('environment'))}".strip()
+    line.is_sentence = True
+    line.detail = preview(payload.get("message"))
+    if payload.get("done"):
+        line.detail, line.outcome = "Ready", "ok"
+        seconds = finite_number(payload.get("seconds"))
+        line.ms = None if seconds is None else seconds * 1000
+
+
 def _address(payload: Mapping[str, Any]) -> str:
     host, port = text_of(payload.get("host")), text_of(payload.get("port"))
     host = preview(f"[{host}]" if ":" in host else host) or "Network"
@@ -357,6 +369,7 @@ _WRITERS = {
     "server.connected": _connected,
     "server.unavailable": _unavailable,
     "server.skipped": _skipped,
+    "sandbox.image_wait": _waiting,
     "tool.call": _call,
     "tool.result": _orphan_result,
     "tool.refused": _refused,

@@ -29,7 +29,7 @@ SETTINGS = (
         "Sandboxes",
         "jobs:sandboxes",
         icon="box",
-        spaces=("jobs:sandboxes",),
+        spaces=("jobs:sandboxes", "environments"),
         administrators=True,
     ),
     Place(
