@@ -23,6 +23,7 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import F
 
 from jobs import media, payloads
+from jobs.effects import Effect, Effects
 from jobs.media import Held, Media
 from jobs.models import Artifact, Blob, Run, RunEvent
 from umpteenth.core import clock
@@ -84,8 +85,9 @@ def append(
     token: str | None = None,
     blobs: Sequence[Blob] = (),
     artifacts: Sequence[Artifact] = (),
+    **changes: Any,
 ) -> int:
-    """Insert events and return the last number. Raises `LostClaim`.
+    """Insert events and return the last number; `changes` are of the run's row. Raises `LostClaim`.
 
     With a token the run must still be live under it; without one the caller has made sure, in
     the same transaction, that it may write.
@@ -96,7 +98,7 @@ def append(
             runs = runs.filter(claim_token=token, status__in=Run.LIVE)
         size = sum(blob.size for blob in blobs)
         changed = runs.update(
-            last_seq=F("last_seq") + len(events), blob_bytes=F("blob_bytes") + size
+            last_seq=F("last_seq") + len(events), blob_bytes=F("blob_bytes") + size, **changes
         )
         if not changed:
             raise LostClaim
@@ -148,7 +150,8 @@ class Recorder:
         self._token = token
         self._masker = masker
         self._masking = threading.Lock()
-        self._waiting: list[tuple[Event | Held, int]] = []
+        self._effects = Effects(self.mask)
+        self._waiting: list[tuple[Event | Held | Effect, int]] = []
         self._bytes = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -201,6 +204,10 @@ class Recorder:
         event = Event(kind, payload or {}, **fields)
         self._hand_in(event, _rough_size(event.payload))
 
+    def record_effect(self, effect: Effect) -> None:
+        """Keep a call on the run, as it is sent and again as it ended; returns at once."""
+        self._hand_in(effect, _rough_size(effect.arguments))
+
     def keep_media(self, span: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The parts (`content`) of a call's result, to record with the call's span.
 
@@ -223,7 +230,7 @@ class Recorder:
         self._hand_in(held, _rough_size(data))
         return {"type": part.get("type"), "artifact": str(held.id)}
 
-    def _hand_in(self, item: Event | Held, size: int) -> None:
+    def _hand_in(self, item: Event | Held | Effect, size: int) -> None:
         with self._changed:
             self._waiting.append((item, size))
             self._bytes += size
@@ -243,13 +250,18 @@ class Recorder:
             while batch := self._take():
                 self._write([ready for item in batch for ready in self._decoded(item)])
                 give_back()
+            self._effects.close()
+            self._write([])
         finally:
             connection.close()
 
-    def _decoded(self, item: Event | Held) -> list[Event | Media]:
+    def _decoded(self, item: Event | Held | Effect) -> list[Event | Media]:
         """What is to be written of it. Once for each, however often the writing is tried."""
         if isinstance(item, Event):
             return [self._with_media(item)]
+        if isinstance(item, Effect):
+            self._effects.take(item)
+            return []
         try:
             found = self._media(item)
         except Exception:  # a file of no use must not end the record
@@ -287,7 +299,7 @@ class Recorder:
         name = f"calls/{held.span}-{held.number}.{extension}"
         return Media(held.id, held.span, name, media_type, body)
 
-    def _take(self) -> list[Event | Held]:
+    def _take(self) -> list[Event | Held | Effect]:
         with self._changed:
             while not self._waiting and not self._closing:
                 self._changed.wait()
@@ -304,7 +316,7 @@ class Recorder:
         return self._closing or len(self._waiting) >= self.BATCH
 
     def _write(self, batch: list[Event | Media]) -> None:
-        if not batch or self.lost.is_set():
+        if not (batch or self._effects.is_new) or self.lost.is_set():
             return
         try:
             self._store_patiently(batch)
@@ -314,7 +326,7 @@ class Recorder:
             # One event that cannot be stored must not take its neighbours with it.
             logger.exception("events of run %s could not be stored", self.run_id)
             connection.close()
-            if len(batch) > 1:
+            if len(batch) != 1:
                 for item in batch:
                     self._write([item])
             elif isinstance(item := batch[0], Media):
@@ -357,7 +369,16 @@ class Recorder:
                         found[name] = blob
                         blobs.append(blob)
                 prepared.append(_with_blobs(ready, bodies, found))
-            append(self.run_id, prepared, token=self._token, blobs=blobs, artifacts=artifacts)
+            changes = {"side_effects": self._effects.value()} if self._effects.is_new else {}
+            append(
+                self.run_id,
+                prepared,
+                token=self._token,
+                blobs=blobs,
+                artifacts=artifacts,
+                **changes,
+            )
+            self._effects.is_new = False
         except BaseException:
             delete_files([*(row.path for row in blobs), *(row.path for row in artifacts)])
             self._stored -= sum(blob.size for blob in blobs)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from jobs.connections import ServerLink
+from jobs.effects import FAILED, SUCCEEDED, UNKNOWN, Effect
 from jobs.permission import Denied, Permission
 from servers.inflight import Busy, Line
 from servers.limits import TimeLimit
@@ -148,6 +149,7 @@ class Toolbox:
             result = CallResult(ok=False, text="", error=str(error))
             raise
         except ServerError as error:
+            call.in_doubt = error.in_doubt
             result = CallResult(ok=False, text="", error=_with_hint(error))
         finally:
             call.end(result or call.unanswered())
@@ -182,7 +184,7 @@ class Toolbox:
         if reason := link.permission.refusal(call.tool):
             self._line.leave(ticket)
             raise self._refused(link, call.tool.name, reason, span=call.span)
-        call.sent = True
+        call.send()
         return await link.call(
             call.tool.name,
             call.arguments,
@@ -266,8 +268,10 @@ class _Call:
         self.arguments = arguments
         self.span = span
         self.sent = False  # whether the server may have got it
+        self.in_doubt = False  # whether it may have happened, though no answer says so
         self._recorder = recorder
         self._name = {"server": link.server.name, "tool": tool.name}
+        self._key = uuid4().hex
         self._started = time.monotonic()
         self._at = clock.now()
         self._begun = False
@@ -285,10 +289,22 @@ class _Call:
             payload = {**self._name, "arguments": self.arguments}
             self._recorder.record("tool.call", payload, span=self.span, at=self._at)
 
+    def send(self) -> None:
+        """What has side effects is kept before the server hears of it (P76)."""
+        self.sent = True
+        self._keep(UNKNOWN)
+
+    def _keep(self, outcome: str) -> None:
+        if not self.tool.read_only:
+            name = (self.link.server.name, self.tool.name)
+            self._recorder.record_effect(
+                Effect(self._key, *name, self.arguments, self._at, outcome)
+            )
+
     def unanswered(self) -> CallResult:
         """What stands in place of a result that nobody waits for any more."""
-        in_doubt = self.sent and not self.tool.read_only
-        doubt = "; the call may have happened" if in_doubt else ""
+        self.in_doubt = self.sent and not self.tool.read_only
+        doubt = "; the call may have happened" if self.in_doubt else ""
         return CallResult(ok=False, text="", error=NEVER_ANSWERED + doubt)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -302,6 +318,8 @@ class _Call:
         self._recorder.record("tool.progress", payload, span=self.span)
 
     def end(self, result: CallResult) -> None:
+        if self.sent and not self.in_doubt:
+            self._keep(SUCCEEDED if result.ok else FAILED)
         if self.span:
             ms = (time.monotonic() - self._started) * 1000
             content = self._recorder.keep_media(self.span, result.content)

@@ -44,7 +44,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='run',
             name='side_effects',
-            field=models.JSONField(default=list),
+            field=models.JSONField(default=dict),
         ),
         migrations.AddField(
             model_name='worker',

@@ -65,8 +65,8 @@ class Run(models.Model):
     error = models.TextField(blank=True)
     summary = models.TextField(blank=True)
     outputs = models.JSONField(default=dict)
-    # Calls that may have changed something, for whoever continues this run (P76).
-    side_effects = models.JSONField(default=list)
+    # Calls that may have changed something (`jobs.effects`).
+    side_effects = models.JSONField(default=dict)
     queued_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)

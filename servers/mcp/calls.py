@@ -171,6 +171,7 @@ class Call:
             return error
         else:
             words = IN_DOUBT
+            error.in_doubt = True
         error.message = f"{with_full_stop(error.message)} {words}"
         error.args = (error.message,)
         return error
@@ -196,10 +197,12 @@ def _surely_not_run(error: ServerError) -> bool:
 
 def timed_out(clock: Clock, *, in_doubt: bool) -> CallTimedOut:
     words = f"The call got no answer within {clock.words()}."
-    return CallTimedOut(
+    error = CallTimedOut(
         f"{words} {IN_DOUBT}" if in_doubt else words,
         "Raise the limit if the server needs longer.",
     )
+    error.in_doubt = in_doubt
+    return error
 
 
 def _ms_since(start: float) -> float:

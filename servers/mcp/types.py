@@ -250,8 +250,11 @@ class ServerError(Exception):
     """A server could not be used; the message is what a person reads.
 
     `hint` says what to do next, `stderr_tail` is the end of a stdio server's standard error,
-    `exit_code` its exit code (negative: the signal) where it ended.
+    `exit_code` its exit code (negative: the signal) where it ended. `in_doubt`: the request was
+    sent, and whether it was carried out is not known.
     """
+
+    in_doubt = False
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from typing import Any
 from django.utils import timezone
 
 from jobs import timeline, triggers
+from jobs.effects import Effect
 from jobs.media import say_more_than_text
 from jobs.models import Job, Run, RunEvent
 from jobs.sandbox.base import Exit, SandboxProcess, SandboxSpec
@@ -69,11 +70,15 @@ class ListRecorder:
     """A recorder that keeps what it is handed; masks like the real one."""
 
     events: list[timeline.Event] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
     masker: Masker = field(default_factory=lambda: Masker({}))
     full: bool = False
 
     def record(self, kind: str, payload: Mapping[str, Any] | None = None, **fields: Any) -> None:
         self.events.append(timeline.Event(kind, payload or {}, **fields))
+
+    def record_effect(self, effect: Effect) -> None:
+        self.effects.append(effect)
 
     def keep_media(self, span: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """As the real one, but the files go nowhere."""

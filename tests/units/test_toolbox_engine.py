@@ -61,6 +61,24 @@ async def call(bench: Bench, server: str, tool: str, **arguments: Any) -> CallRe
         return await bench.box.call(server, tool, arguments)
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "outcomes"),
+    [
+        ("count", {}, ["unknown", "succeeded"]),
+        ("fail", {}, ["unknown", "failed"]),
+        ("exit", {"code": 3}, ["unknown"]),
+        ("hang", {}, ["unknown"]),
+    ],
+)
+async def test_a_call_that_may_have_happened_stays_open_on_the_run(
+    bench: Bench, tool: str, arguments: dict[str, Any], outcomes: list[str]
+) -> None:
+    """P76, A49: the server died, or did not answer in time."""
+    attach(bench, "a", tool_timeout=1.0 if tool == "hang" else 30.0)
+    await call(bench, "a", tool, **arguments)
+    assert [effect.outcome for effect in bench.recorder.effects] == outcomes
+
+
 async def test_servers_may_die_and_close_in_any_order(
     bench: Bench, spawner: BareSpawner, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,202 @@
+"""The calls with side effects that a run made, kept on the run (P76)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from jobs.effects import MAX_ARGUMENTS, MAX_CALLS, MAX_TOOL, MORE_AT_ONCE, Effect, Effects
+from jobs.models import Run
+from jobs.timeline import Recorder
+from jobs.toolbox import ToolNotFound
+from servers.mcp.types import CallResult, ConnectionLost
+from tests.fakes.executions import wait_for
+from tests.fakes.runs import FakeServers, make_job
+from tests.fakes.timelines import run_of
+from tests.fakes.toolboxes import CAP, Bench, OnABench, call
+from umpteenth.core.masking import Masker
+
+AT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+SECRET = "s3cr3t-horse-battery"
+
+
+def effect(key: str = "k", outcome: str = "unknown", **fields: Any) -> Effect:
+    values: dict[str, Any] = {"server": "shop", "tool": "order", "arguments": {"n": 1}, "at": AT}
+    return Effect(key, outcome=outcome, **(values | fields))
+
+
+def effects() -> Effects:
+    return Effects(Masker({"TOKEN": SECRET}).mask)
+
+
+class TestTheList:
+    def test_a_call_is_there_as_it_is_sent_and_has_its_outcome_later(self) -> None:
+        kept = effects()
+        kept.take(effect())
+        [call] = kept.value()["calls"]
+        assert call == {
+            "server": "shop",
+            "tool": "order",
+            "arguments": '{"n": 1}',
+            "outcome": "unknown",
+            "at": "2026-03-01T12:30:00.000+00:00",
+        }
+        kept.take(effect(outcome="succeeded"))
+        assert [call["outcome"] for call in kept.value()["calls"]] == ["succeeded"]
+
+    def test_names_and_arguments_are_cut(self) -> None:
+        kept = effects()
+        kept.take(effect(tool="t" * 1000, arguments={"text": "é" * 1000}))
+        [call] = kept.value()["calls"]
+        assert (len(call["tool"]), len(call["arguments"])) == (MAX_TOOL, MAX_ARGUMENTS)
+        assert call["arguments"].startswith('{"text": "éé')
+        assert call["arguments"].endswith("é…")
+
+    @pytest.mark.parametrize("offset", range(270, 300, 3))
+    def test_a_secret_is_masked_before_it_is_cut(self, offset: int) -> None:
+        kept = effects()
+        kept.take(effect(arguments={"text": "x" * offset + SECRET}))
+        assert SECRET[:4] not in str(kept.value())
+
+    def test_beyond_the_limit_calls_are_counted(self) -> None:
+        kept = effects()
+        for number in range(MAX_CALLS + 3):
+            kept.take(effect(str(number), arguments={"n": number}))
+        for number in range(MAX_CALLS + 3):
+            kept.take(effect(str(number), outcome="failed"))
+        value = kept.value()
+        assert (len(value["calls"]), value["more"]) == (MAX_CALLS, 3)
+        assert {call["outcome"] for call in value["calls"]} == {"failed"}
+        assert value["calls"][-1]["arguments"] == f'{{"n": {MAX_CALLS - 1}}}'
+
+    def test_a_flood_is_not_written_with_each_call(self) -> None:
+        kept = effects()
+        for number in range(MAX_CALLS):
+            kept.take(effect(str(number)))
+        written = 0
+        for number in range(MORE_AT_ONCE * 2):
+            kept.is_new = False
+            kept.take(effect(f"more {number}"))
+            kept.take(effect(f"more {number}", outcome="succeeded"))
+            written += kept.is_new
+        assert written == 2
+        kept.is_new = False
+        kept.close()
+        assert kept.is_new
+        assert kept.value()["more"] == MORE_AT_ONCE * 2
+
+
+class TestCallsOfTheToolbox(OnABench):
+    @pytest.mark.parametrize(
+        ("answer", "outcome"),
+        [
+            (CallResult(ok=True, text="done"), "succeeded"),
+            (CallResult(ok=False, text="sold out", error="sold out"), "failed"),
+        ],
+    )
+    async def test_the_servers_answer_is_the_outcome(
+        self, bench: Bench, servers: FakeServers, answer: CallResult, outcome: str
+    ) -> None:
+        known_before: list[str] = []
+
+        def reply(*_: Any) -> CallResult:
+            known_before.extend(effect.outcome for effect in bench.recorder.effects)
+            return answer
+
+        servers["good"].answer = reply
+        bench.attach("good")
+        await call(bench)
+        assert known_before == ["unknown"]
+        first, second = bench.recorder.effects
+        assert (first.server, first.tool, first.arguments) == ("good", "echo", {"message": "hi"})
+        assert (second.key, second.outcome) == (first.key, outcome)
+
+    @pytest.mark.parametrize(("in_doubt", "outcomes"), [(True, []), (False, ["failed"])])
+    async def test_a_lost_answer_leaves_it_open_where_the_call_may_have_happened(
+        self, bench: Bench, servers: FakeServers, in_doubt: bool, outcomes: list[str]
+    ) -> None:
+        error = ConnectionLost("The connection broke.")
+        error.in_doubt = in_doubt
+
+        async def breaks() -> CallResult:
+            raise error
+
+        servers["good"].answer = lambda *_: breaks()
+        bench.attach("good")
+        assert not (await call(bench)).ok
+        assert [effect.outcome for effect in bench.recorder.effects] == ["unknown", *outcomes]
+
+    async def test_a_script_that_goes_away_leaves_it_open(
+        self, bench: Bench, servers: FakeServers
+    ) -> None:
+        begun = asyncio.Event()
+
+        async def hangs() -> CallResult:
+            begun.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        servers["good"].answer = lambda *_: hangs()
+        bench.attach("good")
+        waiting = asyncio.create_task(call(bench))
+        await asyncio.wait_for(begun.wait(), CAP)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert [effect.outcome for effect in bench.recorder.effects] == ["unknown"]
+
+    async def test_what_only_reads_or_is_never_sent_is_no_side_effect(self, bench: Bench) -> None:
+        """P73"""
+        bench.attach("good", allowed=("look",))
+        assert (await call(bench, "look")).ok
+        with pytest.raises(ToolNotFound):
+            await call(bench, "echo")
+        assert bench.recorder.effects == []
+
+
+@pytest.mark.django_db(transaction=True)
+class TestOnTheRun:
+    @pytest.fixture
+    def run(self) -> Run:
+        return run_of(make_job(), status="running", claim_token="t")
+
+    @pytest.fixture
+    def recorder(self, run: Run) -> Iterator[Recorder]:
+        made = Recorder(run.pk, "t", Masker({"TOKEN": SECRET}))
+        made.start()
+        yield made
+        made.close()
+
+    def test_it_is_in_the_database_while_the_run_goes_on(
+        self, run: Run, recorder: Recorder
+    ) -> None:
+        """A worker that is killed leaves it behind."""
+        recorder.record_effect(effect(arguments={"key": SECRET}))
+        wait_for(lambda: bool(self.reload(run).get("calls")))
+        [call] = self.reload(run)["calls"]
+        assert (call["outcome"], call["arguments"]) == ("unknown", '{"key": "[secret TOKEN]"}')
+        recorder.record_effect(effect(outcome="succeeded"))
+        recorder.close()
+        assert [call["outcome"] for call in self.reload(run)["calls"]] == ["succeeded"]
+
+    def test_the_last_count_is_written_at_the_end(self, run: Run, recorder: Recorder) -> None:
+        for number in range(MAX_CALLS + 7):
+            recorder.record_effect(effect(str(number)))
+        recorder.close()
+        assert self.reload(run)["more"] == 7
+
+    def test_nothing_is_written_to_a_run_that_somebody_else_ended(
+        self, run: Run, recorder: Recorder
+    ) -> None:
+        Run.objects.update(claim_token="another")
+        recorder.record_effect(effect())
+        recorder.close()
+        assert self.reload(run) == {}
+        assert recorder.lost.is_set()
+
+    def reload(self, run: Run) -> dict[str, Any]:
+        value: dict[str, Any] = Run.objects.values_list("side_effects", flat=True).get(pk=run.pk)
+        return value
