@@ -1,5 +1,6 @@
 """Removes what nobody needs any more on a worker's disk: directories of runs whose worker was
-killed, and the homes of servers that were deleted.
+killed, their control groups, and the homes of servers that were deleted or
+cleared.
 
 A killed worker's processes ended with it (`jobs.sandbox.launcher`); files have nobody who does
 that.
@@ -15,7 +16,9 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from jobs.models import Run
-from jobs.sandbox.files import HOMES, remove_tree
+from jobs.sandbox import cgroups
+from jobs.sandbox.files import remove_tree
+from jobs.sandbox.homes import Homes
 from servers.models import Server
 from umpteenth.core.config import get_options
 
@@ -27,11 +30,12 @@ def remove_leftovers() -> int:
 
     A run is claimed before its directory is made, so that one in use belongs to a live run.
     """
-    data_dir = get_options().data_dir
+    options = get_options()
+    homes = Homes.from_options(options)
+    cgroups.shared().remove_leftovers()
     unfinished = Run.objects.filter(status__in=Run.UNFINISHED)
-    return _remove_others(data_dir / "runs", unfinished) + _remove_others(
-        data_dir / HOMES, Server.objects.all()
-    )
+    runs = _remove_others(options.data_dir / "runs", unfinished)
+    return runs + _remove_others(homes.folder, Server.objects.all()) + homes.remove_cleared()
 
 
 def _remove_others(base: Path, rows: QuerySet[Any]) -> int:

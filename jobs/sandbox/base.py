@@ -59,8 +59,8 @@ class SandboxSpec:
     """What one sandbox gets. Everything not named here it does not get.
 
     `workspace` becomes /workspace (without: an empty one in memory), `home` the home directory
-    (without: one in memory). `env` is the whole environment but for PATH, HOME, the language
-    and the package managers' settings, which it may override.
+    (without: one in memory), which may hold `home_limit` bytes. `env` is the whole environment
+    but for PATH, HOME, the language and the package managers' settings, which it may override.
 
     `network` is the machine's own, without any guard. `egress` is the guarded one: a namespace
     without a route, in which only the proxy is reached. Neither of them is no network at all.
@@ -77,6 +77,7 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str = "/workspace"
     home: Path | None = None
+    home_limit: int = 2048 * 1024**2
     limits: Limits = Limits()
     root: bool = False
     base: str = ""

@@ -17,6 +17,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0  # seconds
+HOME_INTERVAL = 5.0  # seconds; of a home, which is full already or grows slowly
 # The share of time that looking takes at most: a large tree is looked at less often.
 PAUSE_FACTOR = 4
 DU_TIMEOUT = 60.0
@@ -25,10 +26,18 @@ SMALLEST = 4096
 
 
 async def keep_within(
-    limit: int, directories: Sequence[Path], on_excess: Callable[[], None]
+    limit: int,
+    directories: Sequence[Path],
+    on_excess: Callable[[], None],
+    *,
+    every: float = LOOK_INTERVAL,
+    at_once: bool = False,
 ) -> None:
-    """Look until cancelled; calls `on_excess` once and ends when they hold more than `limit`."""
-    pause = LOOK_INTERVAL
+    """Look until cancelled; calls `on_excess` once and ends when they hold more than `limit`.
+
+    `at_once`: what is there before may be too much.
+    """
+    pause = 0.0 if at_once else every
     while True:
         await asyncio.sleep(pause)
         started = time.monotonic()
@@ -36,7 +45,7 @@ async def keep_within(
         if used > limit:
             on_excess()
             return
-        pause = max(LOOK_INTERVAL, PAUSE_FACTOR * (time.monotonic() - started))
+        pause = max(every, PAUSE_FACTOR * (time.monotonic() - started))
 
 
 def used_bytes(directories: Sequence[Path]) -> int:

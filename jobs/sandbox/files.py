@@ -1,19 +1,15 @@
-"""Files of ours that sandboxes see or fill: the `ump` program and the homes of stdio servers."""
+"""Files of ours that sandboxes see or fill: the `ump` program and its like."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import subprocess
 from pathlib import Path
-from uuid import UUID
 
-from jobs.sandbox.base import USER_IDS
 from jobs.sandbox.places import system_python
 from jobs.sandbox.runtime import small_file
 
-HOMES = "homes"  # below the data directory; in it one directory for each server's id
 UMP_SOURCE = Path(__file__).parents[1] / "ump" / "ump.py"
 CONNECT_SOURCE = Path(__file__).with_name("egress") / "connect.py"
 NODE_PRELOAD_SOURCE = Path(__file__).with_name("egress") / "proxy.cjs"
@@ -41,18 +37,6 @@ def connect_program() -> Path:
 def node_preload() -> Path:
     """What Node loads first in a guarded sandbox; a copy, for the code may be out of sight."""
     return small_file("proxy.cjs", lambda: NODE_PRELOAD_SOURCE.read_text(encoding="utf-8"))
-
-
-def server_home(homes: Path, server_id: UUID) -> Path:
-    """The persistent home of a stdio server, where npm and uv keep their caches."""
-    homes.mkdir(mode=0o700, parents=True, exist_ok=True)
-    home = homes / str(server_id)
-    with contextlib.suppress(FileExistsError):
-        home.mkdir(mode=0o700)
-        # A plain user keeps it: inside, the party's id stands for his own.
-        if os.geteuid() == 0:
-            os.chown(home, USER_IDS["mcp"], USER_IDS["mcp"])
-    return home
 
 
 def remove_tree(path: Path) -> None:

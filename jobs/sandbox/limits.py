@@ -59,5 +59,12 @@ def too_much_disk(limits: Limits) -> str:
     return f"it used more than its {limits.disk // 1024**2:,} MiB of disk"
 
 
+def too_large_home(limit: int) -> str:
+    return (
+        f"its home holds more than {limit // 1024**2:,} MiB (sandbox.server_home_limit); clear it "
+        "on the server's page or with umpteenth mcp clear-home"
+    )
+
+
 def too_much_memory(limits: Limits) -> str:
     return f"it used more than its {limits.memory // 1024**2:,} MiB of memory"

@@ -9,13 +9,14 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from jobs.sandbox.base import Exit, Limits, SandboxError, SandboxProcess, SandboxSpec
 from jobs.sandbox.cgroups import Cgroups, Group, Usage
-from jobs.sandbox.disk import keep_within
+from jobs.sandbox.disk import HOME_INTERVAL, keep_within
 from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, OnListener
-from jobs.sandbox.limits import resource_limits, too_much_disk, too_much_memory
+from jobs.sandbox.limits import resource_limits, too_large_home, too_much_disk, too_much_memory
 
 logger = logging.getLogger(__name__)
 
@@ -196,18 +197,26 @@ class _End:
 
 
 def _watch_disk(spec: SandboxSpec, end: _End, kill: Callable[[], None]) -> None:
-    """Until the sandbox has ended. A home is not ours to bound: it outlives the sandbox."""
+    """Until the sandbox has ended. A home outlives it, and is bounded apart from the rest."""
     written = [bind.host for bind in spec.binds if bind.writable and bind.host.is_dir()]
     directories = [*([spec.workspace] if spec.workspace else []), *written]
-    if not directories:
-        return
 
-    def on_excess() -> None:
-        end.broken_limit = too_much_disk(spec.limits)
+    def because(sentence: str) -> None:
+        end.broken_limit = sentence
         kill()
 
-    watch = end.loop.create_task(keep_within(spec.limits.disk, directories, on_excess))
-    end.exited.add_done_callback(lambda _: watch.cancel())
+    watches = []
+    if directories:
+        on_excess = partial(because, too_much_disk(spec.limits))
+        watches.append(keep_within(spec.limits.disk, directories, on_excess))
+    if spec.home is not None:
+        on_excess = partial(because, too_large_home(spec.home_limit))
+        watch = keep_within(
+            spec.home_limit, [spec.home], on_excess, every=HOME_INTERVAL, at_once=True
+        )
+        watches.append(watch)
+    for task in [end.loop.create_task(watch) for watch in watches]:
+        end.exited.add_done_callback(lambda _, task=task: task.cancel())  # type: ignore[misc]
 
 
 async def _writer(

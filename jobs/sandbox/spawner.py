@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from jobs.sandbox import base
-from jobs.sandbox.files import HOMES, server_home
+from jobs.sandbox.homes import Homes
 from jobs.sandbox.network import SandboxNetwork, network_of_a_test
 from servers.mcp.types import ServerUnavailable, Spawner, StdioProcess
 from umpteenth.core.config import get_options
@@ -22,13 +22,14 @@ def make_spawner(
     found = network if isinstance(network, SandboxNetwork) else network_of_a_test(tell)
 
     async def spawn(argv: Sequence[str], env: Mapping[str, str]) -> StdioProcess:
-        home = server_home(get_options().data_dir / HOMES, server_id)
+        homes = Homes.from_options(get_options())
         spec = base.SandboxSpec(
             party="mcp",
             network=found.unrestricted,
             egress=found.egress,
             env=env,
-            home=home,
+            home=homes.make(server_id),
+            home_limit=homes.limit,
             base=found.base,
             limits=found.limits,
         )

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobs.leftovers import remove_leftovers
 from jobs.models import Job, Run
-from jobs.sandbox.files import HOMES, server_home
+from jobs.sandbox.homes import Homes
 from jobs.worker import tidy
 from tests.fakes.server_rows import stdio_server
 from umpteenth.core.config import get_options
@@ -35,10 +35,10 @@ def runs() -> Iterator[Path]:
 
 
 @pytest.fixture
-def homes() -> Iterator[Path]:
-    path = get_options().data_dir / HOMES
-    yield path
-    for left in path.glob("*"):
+def homes() -> Iterator[Homes]:
+    found = Homes.from_options(get_options())
+    yield found
+    for left in found.folder.glob("*"):
         left.rmdir()
 
 
@@ -87,8 +87,14 @@ def test_without_any_run_there_is_nothing_to_do() -> None:
     assert remove_leftovers() == 0
 
 
-def test_the_home_of_a_deleted_server_goes(homes: Path) -> None:
-    kept, gone = server_home(homes, stdio_server().pk), server_home(homes, new_id())
+def test_what_somebody_who_cleared_a_home_did_not_get_to_goes(homes: Homes) -> None:
+    homes.make(new_id()).rename(homes.folder / "cleared-0123")
+    assert remove_leftovers() == 1
+    assert list(homes.folder.iterdir()) == []
+
+
+def test_the_home_of_a_deleted_server_goes(homes: Homes) -> None:
+    kept, gone = homes.make(stdio_server().pk), homes.make(new_id())
     assert remove_leftovers() == 1
     assert kept.exists()
     assert not gone.exists()

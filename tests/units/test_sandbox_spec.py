@@ -15,7 +15,7 @@ from jobs.sandbox.base import Bind, SandboxError, SandboxSpec, SandboxUnavailabl
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.egress.rules import EgressRules
-from jobs.sandbox.files import NODE_PRELOAD_SOURCE, remove_tree, server_home
+from jobs.sandbox.files import NODE_PRELOAD_SOURCE, remove_tree
 from jobs.sandbox.places import Places, visible_certificates
 from jobs.sandbox.programs import find_programs
 from servers.mcp.types import ServerUnavailable
@@ -385,17 +385,6 @@ async def test_a_server_without_a_sandbox_is_unavailable_with_the_remedy(
     monkeypatch.setattr(base, "adapter", lambda: broken)
     with pytest.raises(ServerUnavailable, match="systempaths=unconfined"):
         await spawner.make_spawner(new_id())(["true"], {})
-
-
-def test_the_home_of_a_server_persists_and_is_its_own(tmp_path: Path) -> None:
-    server_id = new_id()
-    home = server_home(tmp_path / "homes", server_id)
-    (home / "cache").touch()
-    assert home.parent == tmp_path / "homes"
-    assert server_home(tmp_path / "homes", server_id) == home
-    assert server_home(tmp_path / "homes", new_id()) != home
-    assert (home / "cache").exists()
-    assert home.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_tree_is_removed_however_deep_and_links_are_not_followed(tmp_path: Path) -> None:

@@ -134,6 +134,8 @@ class SandboxOptions(_Section):
     # None: the project's own environment and docs/examples (see jobs.sandbox).
     readonly_paths: tuple[Path, ...] | None = None
     allow_unrestricted_network: bool = True
+    # MiB that the home of one stdio server may hold.
+    server_home_limit: Annotated[int, Field(ge=16, le=1024 * 1024)] = 2048
     # MiB that one environment may take, seconds that building it may take, and days after
     # which one that no run has used is removed.
     environment_size: Annotated[int, Field(ge=16, le=1024 * 1024)] = 4096
