@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.files.storage import default_storage
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage, storages
 from django.db import OperationalError
 from django.test import Client
 
@@ -18,7 +19,8 @@ from jobs.timeline import Recorder
 from tests.fakes.executions import execute, without_a_machine
 from tests.fakes.runs import make_job, payloads_of
 from tests.fakes.s3 import FakeS3, fake_s3, options_for
-from umpteenth.core.config import StorageOptions
+from umpteenth.cli import doctor
+from umpteenth.core.config import StorageOptions, get_options
 from umpteenth.core.masking import Masker
 from umpteenth.settings import _storage
 
@@ -76,6 +78,63 @@ def test_files_and_large_values_of_a_run_are_kept_shown_and_deleted(
     assert "line 9000\n" in page.content.decode()
     services.delete_job(run.job, actor=None)
     assert not any(default_storage.exists(path) for path in (item.path, blob.path))
+
+
+def files_finding(monkeypatch: pytest.MonkeyPatch, options: StorageOptions) -> doctor.Finding:
+    changed = get_options().model_copy(update={"storage": options})
+    monkeypatch.setattr(doctor, "get_options", lambda: changed)
+    return doctor.LOOKS["files"]()
+
+
+def test_doctor_writes_reads_and_deletes_a_file(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (get_options().data_dir / "files").mkdir(exist_ok=True)
+    options = StorageOptions.model_construct(backend=backend)
+    found = files_finding(monkeypatch, options)
+    assert found.state == doctor.OK
+    assert found.text.endswith(": written, read and deleted")
+    assert not StoredFile.objects.exists()
+
+
+@pytest.mark.parametrize("backend", ["s3"], indirect=True)
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("write", "A file cannot be written: "),
+        ("read", "A file cannot be read or deleted: the disk is gone."),
+        ("lose", "A file is not read as it was written."),
+        ("keep", "A file that was deleted is still there."),
+    ],
+)
+def test_doctor_says_what_a_storage_cannot(
+    backend: str, bucket: FakeS3, fault: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_arguments: Any) -> None:
+        raise OSError("the disk is gone")
+
+    storage: Any = storages["default"]
+    if fault == "write":
+        bucket.broken = 403
+    elif fault == "read":
+        monkeypatch.setattr(storage, "_open", gone)
+    elif fault == "lose":
+        monkeypatch.setattr(storage, "_open", lambda *_: ContentFile(b""))
+    else:
+        monkeypatch.setattr(storage, "delete", lambda name: None)
+    found = files_finding(monkeypatch, options_for(bucket))
+    assert found.state == doctor.PROBLEM
+    assert found.text.startswith(f"in the bucket files: {sentence}")
+    assert "hunter22" not in found.text + found.remedy
+
+
+def test_doctor_makes_nothing_in_a_new_data_directory(
+    db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = get_options().model_copy(update={"data_dir": tmp_path})
+    monkeypatch.setattr(doctor, "get_options", lambda: new)
+    assert doctor.LOOKS["files"]().text == f"{tmp_path}/files, made with the first file"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("backend", ["database"], indirect=True)
