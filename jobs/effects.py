@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from umpteenth.core.text import clean
+
 MAX_CALLS = 200  # that are named; further ones are counted
 MAX_ARGUMENTS = 300  # characters of a call's arguments as JSON
 MORE_AT_ONCE = 100  # further calls between two counts that are written
@@ -61,15 +63,11 @@ class Effects:
 
     def _entry(self, effect: Effect) -> dict[str, Any]:
         # Masked before it is cut: half a secret would not be recognised.
-        arguments = self._mask(json.dumps(effect.arguments, ensure_ascii=False))
+        arguments = json.dumps(effect.arguments, ensure_ascii=False)
         return {
             "server": effect.server,
-            "tool": _cut(self._mask(effect.tool), MAX_TOOL),
-            "arguments": _cut(arguments, MAX_ARGUMENTS),
+            "tool": clean(self._mask(effect.tool), MAX_TOOL),
+            "arguments": clean(self._mask(arguments), MAX_ARGUMENTS),
             "outcome": effect.outcome,
             "at": effect.at.isoformat(timespec="milliseconds"),
         }
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

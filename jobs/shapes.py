@@ -32,6 +32,15 @@ def run_shape(run: Run) -> dict[str, Any]:
     }
 
 
+def run_details(run: Run) -> dict[str, Any]:
+    """One run with the calls that may have changed something (P76)."""
+    effects = run.side_effects or {}
+    return run_shape(run) | {
+        "side_effects": effects.get("calls", []),
+        "side_effects_left_out": effects.get("more", 0),
+    }
+
+
 def event_shape(event: RunEvent) -> dict[str, Any]:
     """design.md, section 6: one line of `run events --json`."""
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from jobs import lifecycle, queries, triggers
 from jobs.forms.filters import CursorForm, RunFilterForm
 from jobs.models import Run, RunEvent
-from jobs.shapes import event_shape, run_shape
+from jobs.shapes import event_shape, run_details
 from jobs.views.files import send_pieces
 from jobs.views.json_tree import compact, json_tree, pretty
 from jobs.views.panes import Pane, panes_of
@@ -96,6 +97,11 @@ def _outputs_tab(run: Run, asked: dict[str, Any]) -> dict[str, Any]:
     outputs = run.outputs if isinstance(run.outputs, dict) else {}
     values = [(name, value, json_tree(value)) for name, value in outputs.items()]
     context = shelves(run) | {"values": values, "outputs_json": pretty(outputs)}
+    details = run_details(run)
+    context["effects"] = [
+        call | {"at": datetime.fromisoformat(call["at"])} for call in details["side_effects"]
+    ]
+    context["more_effects"] = details["side_effects_left_out"]
     if run.input is not None:
         context |= {"input_tree": json_tree(run.input), "input_json": pretty(run.input)}
     return context
@@ -175,4 +181,4 @@ def run_retry(request: Request, pk: UUID) -> HttpResponse:
 
 def _document(run: Run) -> dict[str, Any]:
     """The run as `umpteenth run show --json` prints it, with what it was given."""
-    return run_shape(run) | {"input": run.input}
+    return run_details(run) | {"input": run.input}

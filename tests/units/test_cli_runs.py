@@ -54,8 +54,22 @@ def test_a_run_is_shown_whole() -> None:
         "started_at": "2026-03-01T12:00:01.000+00:00",
         "finished_at": "2026-03-01T12:00:03.500+00:00",
         "duration_ms": 2500.0,
+        "side_effects": [],
+        "side_effects_left_out": 0,
     }
     assert "error: it broke" in ump("show", str(run.pk)).stdout
+
+
+def test_a_run_is_shown_with_its_calls_with_side_effects() -> None:
+    """P76"""
+    call = {"server": "shop", "tool": "order", "arguments": '{"n": 1}', "outcome": "unknown"}
+    call["at"] = "2026-03-01T12:00:00.000+00:00"
+    run = old_run(make_job(), Run.Status.FAILED, side_effects={"calls": [call], "more": 3})
+    shown = json.loads(ump("show", str(run.pk), "--json").stdout)
+    assert (shown["side_effects"], shown["side_effects_left_out"]) == ([call], 3)
+    lines = ump("show", str(run.pk)).stdout.splitlines()
+    assert 'side effect: shop order {"n": 1} unknown' in lines
+    assert "side_effects_left_out: 3" in lines
 
 
 def test_events_are_one_object_a_line() -> None:

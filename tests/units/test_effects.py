@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from jobs.effects import MAX_ARGUMENTS, MAX_CALLS, MAX_TOOL, MORE_AT_ONCE, Effect, Effects
 from jobs.models import Run
@@ -61,6 +62,13 @@ class TestTheList:
         kept = effects()
         kept.take(effect(arguments={"text": "x" * offset + SECRET}))
         assert SECRET[:4] not in str(kept.value())
+
+    def test_what_databases_and_terminals_refuse_is_cleaned(self) -> None:
+        """H16"""
+        kept = effects()
+        kept.take(effect(tool="a\x1b[31mb\0", arguments={"text": "\ud800\x9b\0"}))
+        kept.value()["calls"][0]["arguments"].encode()
+        assert not {"\x1b", "\x9b", "\0"} & set(str(kept.value()))
 
     def test_beyond_the_limit_calls_are_counted(self) -> None:
         kept = effects()
@@ -200,3 +208,36 @@ class TestOnTheRun:
     def reload(self, run: Run) -> dict[str, Any]:
         value: dict[str, Any] = Run.objects.values_list("side_effects", flat=True).get(pk=run.pk)
         return value
+
+
+@pytest.mark.django_db
+class TestOnThePage:
+    def page(self, client: Client, run: Run) -> str:
+        return client.get(f"/runs/{run.pk}/", {"tab": "outputs"}).content.decode()
+
+    def test_calls_are_shown_with_their_outcome_among_the_outputs(
+        self, member_client: Client
+    ) -> None:
+        kept = effects()
+        kept.take(effect("a", arguments={"text": "<b>"}, outcome="succeeded"))
+        kept.take(effect("b", outcome="failed"))
+        kept.take(effect("c"))
+        html = self.page(member_client, run_of(make_job(), side_effects=kept.value()))
+        rows = html[html.index("Calls with side effects") :]
+        words = [rows.index(word) for word in ("Succeeded", "Failed", "May have happened")]
+        assert words == sorted(words)
+        assert "{&quot;text&quot;: &quot;&lt;b&gt;&quot;}" in rows
+        assert "2026-03-01T12:30:00" in rows
+        assert "counted only" not in rows
+
+    @pytest.mark.parametrize(
+        ("more", "words"), [(1, "1 more such call was made"), (1200, "1,200 more such calls were")]
+    )
+    def test_those_left_out_are_said(self, member_client: Client, more: int, words: str) -> None:
+        kept = effects()
+        kept.take(effect())
+        value = kept.value() | {"more": more}
+        assert words in self.page(member_client, run_of(make_job(), side_effects=value))
+
+    def test_a_run_without_any_says_nothing_of_them(self, member_client: Client) -> None:
+        assert "side effects" not in self.page(member_client, run_of(make_job()))

@@ -14,7 +14,7 @@ from django.utils.html import escape
 
 from jobs import queries
 from jobs.models import Job, Run
-from jobs.shapes import event_shape, run_shape
+from jobs.shapes import event_shape, run_details
 from tests.fakes.runs import make_job
 from tests.fakes.timelines import HOSTILE, add, call, many_events, output, result, run_of
 
@@ -429,7 +429,7 @@ def test_the_download_speaks_as_the_command_line_does(member_client: Client, run
     add(run, "step", {"name": "x"})
     document = json.loads(member_client.get(f"/runs/{run.pk}/raw.json").getvalue())
     run.refresh_from_db()
-    assert document["run"] == {**run_shape(run), "input": run.input}
+    assert document["run"] == {**run_details(run), "input": run.input}
     assert document["events"] == [event_shape(event) for event in run.events.all()]
 
 

@@ -43,7 +43,8 @@ def list_runs(job_name: str | None, limit: int, as_json: bool) -> None:
     from jobs.models import Run
     from jobs.shapes import moment, run_shape
 
-    runs = Run.objects.select_related("job").order_by("-queued_at", "-id")
+    runs = Run.objects.select_related("job").defer("side_effects")
+    runs = runs.order_by("-queued_at", "-id")
     if job_name is not None:
         runs = runs.filter(job=find_job(job_name))
     if as_json:
@@ -62,15 +63,18 @@ def list_runs(job_name: str | None, limit: int, as_json: bool) -> None:
 def show(words: str, as_json: bool) -> None:
     """Show one run."""
     bootstrap.setup()
-    from jobs.shapes import run_shape
+    from jobs.shapes import run_details
 
     run = find_run(words)
+    details = run_details(run)
     if as_json:
-        emit_json(run_shape(run))
+        emit_json(details)
         return
-    for key, value in run_shape(run).items():
-        if value not in (None, "", {}):
+    for key, value in details.items():
+        if key != "side_effects" and value not in (None, "", {}, 0):
             click.echo(f"{key}: {value}")
+    for call in details["side_effects"]:
+        click.echo("side effect: {server} {tool} {arguments} {outcome}".format_map(call))
 
 
 @command.command()
