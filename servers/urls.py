@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from servers.views import checks, forms, pages, sheet, tools
+from servers.views import checks, forms, homes, pages, sheet, tools
 
 app_name = "servers"
 urlpatterns = [
@@ -20,6 +20,8 @@ urlpatterns = [
     path("<uuid:pk>/duplicate/", pages.duplicate, name="duplicate"),
     path("<uuid:pk>/delete/", pages.delete, name="delete"),
     path("<uuid:pk>/log-out/", pages.log_out, name="log_out"),
+    path("<uuid:pk>/home/", homes.home_size, name="home_size"),
+    path("<uuid:pk>/home/clear/", homes.clear, name="clear_home"),
     path("<uuid:pk>/enabled/", pages.switch, name="enabled"),
     path("<uuid:pk>/test/", checks.test, name="test"),
 ]

@@ -226,6 +226,8 @@ ROUTES: dict[str, Route] = {
     "servers:delete": administrators(_server),
     "servers:duplicate": administrators_action(_server),
     "servers:enabled": administrators_action(_server),
+    "servers:home_size": everyone(_server),
+    "servers:clear_home": administrators(_server),
     "servers:log_out": Route(SEE_OTHER, FORBIDDEN, OK, _logged_in),
     "servers_api:oauth_login": api_administrators_action(_server),
     "servers_api:oauth_logout": api_administrators_action(_server),

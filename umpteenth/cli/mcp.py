@@ -10,6 +10,7 @@ import click
 from umpteenth.cli.bootstrap import setup
 from umpteenth.cli.mcp_add import add
 from umpteenth.cli.mcp_call import call
+from umpteenth.cli.mcp_home import clear_home
 from umpteenth.cli.mcp_oauth import login_words, logout
 from umpteenth.cli.mcp_set import set_options
 from umpteenth.cli.mcp_show import show
@@ -39,6 +40,7 @@ command.add_command(call)
 command.add_command(logout)
 command.add_command(enable)
 command.add_command(disable)
+command.add_command(clear_home)
 
 
 @command.command("list")

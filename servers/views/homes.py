@@ -1,0 +1,67 @@
+"""What a stdio server keeps on this machine: how much it is, and clearing it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.http import HttpResponse
+from django.template.defaultfilters import filesizeformat
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods
+
+from servers.homes import Homes, clear_home, homes_for
+from servers.models import Server
+from servers.usage import usages
+from servers.views.common import can_manage, get_server, get_server_to_manage
+from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
+
+_CLEARED = (
+    "Packages that it fetched go with it and are fetched again at its next start, and so does "
+    "whatever else it keeps in its home. A run that uses it at this moment may fail."
+)
+
+
+@require_GET
+def home_size(request: Request, pk: UUID) -> HttpResponse:
+    """A part of the server's page that comes after the rest: a large home takes a while."""
+    server = get_server(pk)
+    homes = homes_for(server)
+    context = {
+        "server": server,
+        "size": homes.size(server.pk) if homes else None,
+        "limit": homes.limit if homes else 0,
+        "can_manage": can_manage(request),
+    }
+    return render_page(request, "servers/home_size.html", context)
+
+
+@require_http_methods(["GET", "POST"])
+def clear(request: Request, pk: UUID) -> HttpResponse:
+    """Ask first."""
+    server = get_server_to_manage(request, pk)
+    homes = homes_for(server)
+    back = reverse("servers:detail", args=[pk])
+    if homes is None:
+        toast(
+            request, f"{server.name} has no home: only servers that are started have one.", "info"
+        )
+        return hx_redirect(request, back)
+    if request.method == "POST":
+        freed = clear_home(server, actor=request.user)
+        toast(request, f"The home of {server.name} is cleared; it held {filesizeformat(freed)}.")
+        return hx_redirect(request, back)
+    context = {
+        "title": f"Clear the home of {server.name}?",
+        "text": f"{_size_words(server, homes)} {_CLEARED}",
+        "uses": usages(server),
+        "action": request.path,
+        "verb": "Clear home",
+        "cancel_url": back,
+        "server": server,
+    }
+    return render_page(request, "servers/clear_home.html", context, partial="partials/confirm.html")
+
+
+def _size_words(server: Server, homes: Homes) -> str:
+    size, limit = filesizeformat(homes.size(server.pk)), filesizeformat(homes.limit)
+    return f"It holds {size} of at most {limit} on this machine."
