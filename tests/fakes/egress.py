@@ -81,3 +81,12 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     while data := await reader.read(64 * 1024):
         writer.write(data)
         await writer.drain()
+
+
+async def turns_until(condition: Callable[[], bool]) -> int:
+    """Let the loop run until the condition holds; how many turns that took."""
+    for turns in range(100_000):
+        if condition():
+            return turns
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")

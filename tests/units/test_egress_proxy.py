@@ -243,7 +243,9 @@ def test_chunks_may_come_in_any_pieces() -> None:
     assert passed == whole
 
 
-@pytest.mark.parametrize("broken", [b"zz\r\n", b"3\r\nabcd\r\n", b"\r\n", b"1" * 70_000])
+@pytest.mark.parametrize(
+    "broken", [b"zz\r\n", b"3\r\nabcd\r\n", b"\r\n", b"3\nabc", b"3\x0b\r\n", b"1" * 70_000]
+)
 def test_broken_chunks_end_the_connection(broken: bytes) -> None:
     with pytest.raises(ConnectionAbortedError):
         Body(None).take(broken)

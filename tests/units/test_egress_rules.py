@@ -172,6 +172,16 @@ async def test_a_database_elsewhere_is_an_own_port_too(names: Callable[..., None
     assert await rules("10.0.0.10", 5432)
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["10.0.0.9", "::ffff:10.0.0.9", "::ffff:a00:9", "64:ff9b::a00:9", "167772169", "012.0.0.9"],
+)
+async def test_a_service_of_ours_is_known_in_every_form_of_its_address(host: str) -> None:
+    rules = EgressRules(PRIVATE, own=frozenset({Endpoint("10.0.0.9", 5432)}))
+    assert "this installation itself" in await why_not(rules, host, 5432)
+    assert await rules(host, 5433)
+
+
 async def test_a_database_named_by_this_machine_is_found_by_every_address_of_it() -> None:
     rules = EgressRules(PRIVATE, own=frozenset({Endpoint("127.0.0.1", 5432)}))
     assert "this installation itself" in await why_not(rules, "127.0.0.2", 5432)
@@ -193,11 +203,25 @@ def test_own_ports_come_from_the_options() -> None:
     }
 
 
-def test_databases_without_a_port_are_no_endpoints() -> None:
-    options = Options.model_validate(
-        {"data_dir": "/data", "redis": {"url": "unix:///run/redis.sock"}}
-    )
-    assert len(own_endpoints(options)) == 1
+@pytest.mark.parametrize(
+    ("section", "url", "found"),
+    [
+        ("redis", "unix:///run/redis.sock", set()),
+        ("database", "sqlite:////data/db", set()),
+        ("database", "postgresql:///ump?host=/run/postgresql", set()),
+        (
+            "database",
+            "postgresql:///ump?host=db.internal&port=6000",
+            {Endpoint("db.internal", 6000)},
+        ),
+        # Behind the default ports is a reverse proxy, which may serve others, too.
+        ("app", "https://ump.example.org", set()),
+        ("app", "http://ump.lan:8000", {Endpoint("ump.lan", 8000)}),
+    ],
+)
+def test_own_ports_are_read_from_urls(section: str, url: str, found: set[Endpoint]) -> None:
+    options = Options.model_validate({"data_dir": "/data", section: {"url": url}})
+    assert own_endpoints(options) == {Endpoint("", 8080)} | found
 
 
 def test_rules_for_a_job_know_the_own_ports() -> None:

@@ -12,6 +12,7 @@ MAX_HOST = 255
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _URL = re.compile(rb"[\x21-\x7e\x80-\xff]+")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _VERSION = re.compile(rb"HTTP/1\.[01]")
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 _REASONS = {
@@ -117,8 +118,10 @@ class Body:
         if len(self._line) > MAX_HEAD:
             raise ConnectionAbortedError("a line of a chunk is too long")
         if end >= 0:
-            line, self._line = self._line.strip(), b""
-            self._next(line)
+            line, self._line = self._line, b""
+            if not line.endswith(b"\r\n"):  # where such a line ends readers do not agree
+                raise ConnectionAbortedError("a line of a chunk does not end as it should")
+            self._next(line.removesuffix(b"\r\n"))
         return stop
 
     def _next(self, line: bytes) -> None:
@@ -127,7 +130,7 @@ class Body:
                 raise ConnectionAbortedError("a chunk is longer than its size")
             self._state = "size"
         elif self._state == "size":
-            size = line.partition(b";")[0].strip()
+            size = line.partition(b";")[0].strip(b" \t")
             if not re.fullmatch(rb"[0-9A-Fa-f]{1,15}", size):
                 raise ConnectionAbortedError("a chunk has no size")
             self._left = int(size, 16)
@@ -205,9 +208,9 @@ def _headers(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
     found = []
     for line in lines:
         name, colon, value = line.partition(b":")
-        if not colon or not _TOKEN.fullmatch(name) or b"\n" in line or b"\r" in line:
+        if not colon or not _TOKEN.fullmatch(name) or _CONTROL.search(value):
             raise BadRequest(400, "A header line of the request cannot be read.")
-        found.append((name, value.strip()))
+        found.append((name, value.strip(b" \t")))
     return found
 
 
