@@ -144,7 +144,6 @@ def build(row: EnvironmentBuild, token: str) -> None:
     status = Status.READY
     if "error" in result:
         status, result["error"] = Status.FAILED, clean(result["error"], MAX_ERROR)
-        log.add(result["error"])
     _claimed(row, token).update(
         status=status, log=log.text(), step="", finished_at=database_now(), **result
     )

@@ -14,6 +14,7 @@ TAIL: Final = 48 * 1024
 MAX_LINE: Final = 2000
 _MAX_STEP: Final = 200
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LABEL: Final = re.compile(r"^(?:npm )?(?:error|ERR!|cause|E)\b[:!]?\s*", re.IGNORECASE)
 # A registry's address in the machine's settings may hold a password.
 _CREDENTIALS: Final = re.compile(r"(\w+://)[^/\s@]+@")
 
@@ -74,7 +75,7 @@ class BuildLog:
             line for line in lines if re.search(r"error|E:|\xd7|not found|No solution", line)
         ]
         found = (telling or lines or [""])[-1].strip()
-        return clean(found, 500)
+        return clean(_LABEL.sub("", found), 500)
 
     def _flush(self) -> None:
         rest, self._rest = self._rest, ""

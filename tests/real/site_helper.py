@@ -41,9 +41,14 @@ def create(text: str) -> str:
     return services.create_job(actor=None, data=jobfile.parse_job_file(text)).name
 
 
-def start(name: str) -> str:
+def set_job(name: str, **columns: Any) -> None:
+    """What only administrators may choose."""
+    Job.objects.filter(name=name).update(**columns)
+
+
+def start(name: str, **values: Any) -> str:
     job = Job.objects.get(name=name)
-    return str(triggers.start_run(job=job, trigger="command", trust="creator").pk)
+    return str(triggers.start_run(job=job, trigger="command", trust="creator", **values).pk)
 
 
 def start_unheard(name: str) -> str:
@@ -67,6 +72,11 @@ def runs(name: str) -> list[dict[str, Any]]:
 
 def events(run_id: str) -> list[dict[str, Any]]:
     return [shapes.event_shape(event) for event in RunEvent.objects.filter(run_id=run_id)]
+
+
+def machines() -> list[str]:
+    """Of the workers that have said which one they are on."""
+    return list(Worker.objects.exclude(machine="").values_list("machine", flat=True))
 
 
 def cancel(run_id: str) -> None:
