@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from uuid import uuid4
@@ -28,15 +29,22 @@ def worker_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
 
 
-def report(now: datetime, *, slots: int, problem: str) -> None:
-    """Write this worker's row and forget workers that have been gone for a day."""
-    changed = Worker.objects.filter(name=worker_name()).update(
-        seen_at=now, slots=slots, sandbox_problem=problem
-    )
-    if not changed:
-        Worker.objects.create(
-            name=worker_name(), started_at=now, seen_at=now, slots=slots, sandbox_problem=problem
-        )
+def report(
+    now: datetime, *, slots: int, problem: str, adapter: str = "", gaps: Sequence[str] = ()
+) -> None:
+    """Write this worker's row and forget workers that have been gone for a day.
+
+    `problem`: why it can start no sandbox; `gaps`: which limits those would not have.
+    """
+    values = {
+        "seen_at": now,
+        "slots": slots,
+        "sandbox_problem": problem,
+        "sandbox_adapter": adapter,
+        "sandbox_gaps": list(gaps),
+    }
+    if not Worker.objects.filter(name=worker_name()).update(**values):
+        Worker.objects.create(name=worker_name(), started_at=now, **values)
     Worker.objects.filter(seen_at__lt=now - FORGET).delete()
 
 
@@ -75,11 +83,19 @@ class Reporter:
         self._stop.set()
 
     def _work(self) -> None:
-        from jobs.sandbox.base import problem
+        from jobs.sandbox import base
 
         while True:
             try:
-                report(database_now(), slots=self._slots, problem=problem())
+                problem = base.problem()
+                gaps = () if problem else base.gaps()
+                report(
+                    database_now(),
+                    slots=self._slots,
+                    problem=problem,
+                    adapter=base.adapter().name,
+                    gaps=gaps,
+                )
             except DatabaseError as error:
                 words = " ".join(str(error).split())
                 logger.warning("the worker could not report itself: %s", words)

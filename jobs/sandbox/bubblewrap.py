@@ -103,7 +103,8 @@ class Bubblewrap:
             privileged = self._launcher.ensure()
         except LauncherUnusable:
             return ()  # which `problem` tells
-        return gaps(self._cgroups.controllers, privileged=privileged)
+        found = gaps(self._cgroups.controllers, privileged=privileged)
+        return (*found, why) if (why := self.root_problem()) else found
 
     def _known(self, root: bool, look: Callable[[], str]) -> str:
         problem, looked_at = self._problems.get(root, (None, 0.0))

@@ -45,7 +45,8 @@ _GROUPS = "root:x:0:\nagent:x:1000:\nmcp:x:1001:\nnogroup:x:65534:\n"
 class _Options:
     """Collects bwrap's options in order; knows which places exist already."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int) -> None:
+        self._memory = memory  # bytes that a place in memory holds at most
         self.items: list[str] = []
         self._made = {PurePosixPath("/")}
         # Host directories shown so far, by their place inside.
@@ -70,7 +71,7 @@ class _Options:
         """An empty directory in memory that everybody may write to."""
         self.parents(inside)
         self._made.add(PurePosixPath(inside))
-        self.add("--perms", "1777", "--size", str(memory_size()), "--tmpfs", inside)
+        self.add("--perms", "1777", "--size", str(self._memory), "--tmpfs", inside)
 
     def bind(self, bind: Bind) -> None:
         self.parents(bind.inside)
@@ -86,7 +87,7 @@ class _Options:
 
 def build_options(spec: SandboxSpec, places: Places, *, privileged: bool) -> list[str]:
     """Everything bwrap is told, but for the command."""
-    options = _Options()
+    options = _Options(min(memory_size(), spec.limits.memory))
     _namespaces(options, spec, privileged)
     _system(options, spec)
     for path in places.readonly:
@@ -144,7 +145,7 @@ def _can_close_namespaces() -> bool:
 
 @lru_cache(maxsize=1)
 def memory_size() -> int:
-    """What each place in memory holds at most, in bytes."""
+    """What each place in memory holds at most, in bytes, whatever memory a sandbox has."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(MEMORY_SIZE, machine // _SHARE)
 

@@ -139,6 +139,27 @@ def _key_ring() -> Finding:
     return Finding("keys", OK, "each key that the database names is there")
 
 
+def _files() -> Finding:
+    options = get_options()
+    where = {
+        "directory": str(options.data_dir / "files"),
+        "database": "in the database",
+        "s3": f"in the bucket {options.storage.s3.bucket}",
+    }[options.storage.backend]
+    is_new = not (options.data_dir / "files").exists()
+    if options.storage.backend == "directory" and is_new:
+        return Finding("files", OK, f"{where}, made with the first file")
+    if options.storage.backend == "database" and has_missing_migrations():
+        return Finding("files", OK, f"{where}, made at the first `umpteenth up`")
+    from jobs.storage.trial import problem
+
+    why = problem()
+    if why:
+        remedy = "Runs cannot keep their files. See storage in config.example.yml."
+        return Finding("files", PROBLEM, f"{where}: {why}", remedy)
+    return Finding("files", OK, f"{where}: written, read and deleted")
+
+
 def _sandbox() -> Finding:
     from jobs.sandbox.base import problem
 
@@ -146,6 +167,18 @@ def _sandbox() -> Finding:
     if why:
         return Finding("sandbox", PROBLEM, why)
     return Finding("sandbox", OK, "starts; its system calls are filtered")
+
+
+def _limits() -> Finding:
+    from jobs.sandbox.base import gaps, problem
+
+    if problem():
+        return Finding("limits", WARNING, "not looked at, since no sandbox starts")
+    found = gaps()
+    if found:
+        # A worker that is started in another way may be able to do more than this command.
+        return Finding("limits", WARNING, " ".join(found))
+    return Finding("limits", OK, "memory, processes, processors and disk, for each sandbox")
 
 
 def _worker() -> Finding:
@@ -164,6 +197,8 @@ LOOKS: dict[str, Callable[[], Finding]] = {
     "database": _database,
     "queue": _redis,
     "keys": _key_ring,
+    "files": _files,
     "sandbox": _sandbox,
+    "limits": _limits,
     "worker": _worker,
 }
