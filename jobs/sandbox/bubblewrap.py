@@ -34,6 +34,7 @@ from jobs.sandbox.base import (
 )
 from jobs.sandbox.cgroups import Cgroups
 from jobs.sandbox.cgroups import shared as shared_cgroups
+from jobs.sandbox.egress.base import Egress, Refused
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, shared
 from jobs.sandbox.limits import gaps
 from jobs.sandbox.mounts import as_user, build_options
@@ -46,7 +47,7 @@ from jobs.sandbox.probe import (
     explain_root,
     probe,
 )
-from jobs.sandbox.process import start_process
+from jobs.sandbox.process import PROXY_PORT, start_process
 
 PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
 
@@ -176,7 +177,9 @@ class Bubblewrap:
             privileged = self._launcher.ensure()
         except LauncherUnusable as error:
             return explain(str(error))
-        return self._try(SandboxSpec(party="agent", network=False), privileged)
+        # The guarded network is the one that most jobs have, and the one that needs most.
+        egress = Egress(_to_nowhere, lambda event: None)
+        return self._try(SandboxSpec(party="agent", network=False, egress=egress), privileged)
 
     def _look_as_root(self) -> str:
         try:
@@ -192,12 +195,17 @@ class Bubblewrap:
             command = self._command_line(IS_FILTERED, spec, privileged)
             group = self._cgroups.make(spec.limits)
             try:
-                return probe(self._launcher, command, descriptors, group.entrances)
+                port = PROXY_PORT if spec.egress is not None else None
+                return probe(self._launcher, command, descriptors, group.entrances, port)
             finally:
                 group.remove()
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+
+async def _to_nowhere(host: str, port: int) -> tuple[str, ...]:
+    raise Refused("A trial goes nowhere.")
 
 
 def command_line(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,10 @@ NO_UTIL_LINUX = "setpriv, setsid or prlimit is not installed; install the packag
 IN_CONTAINER = (
     "This container does not allow sandboxes; start the worker's container with"
     " security_opt: [seccomp=unconfined, systempaths=unconfined]"
+)
+NO_LISTENER = (
+    "Sandboxes start here, but the worker cannot enter their network to serve its proxy; let it"
+    " call setns, which a security module or a seccomp profile forbids"
 )
 NO_USER_NAMESPACES = (
     "The kernel does not let this user make namespaces; allow it with {remedy},"
@@ -54,11 +59,16 @@ _SWITCHES = (
 
 
 def probe(
-    launcher: LauncherClient, command: Sequence[str], extra: Sequence[int], groups: Sequence[str]
+    launcher: LauncherClient,
+    command: Sequence[str],
+    extra: Sequence[int],
+    groups: Sequence[str],
+    port: int | None = None,
 ) -> str:
     """Start the command and wait for its end; "" if it went well. Blocks.
 
-    `extra` are descriptors that become 3, 4, …, `groups` as of `LauncherClient.start`.
+    `extra` are descriptors that become 3, 4, …, `groups` as of `LauncherClient.start`. With
+    `port` it has a listener there, as guarded sandboxes have.
     """
     ended = threading.Event()
     result: list[tuple[int, str]] = []
@@ -72,7 +82,12 @@ def probe(
     try:
         limits = resource_limits(Limits(), ())
         name = launcher.start(
-            command, [nothing, nothing, messages, *extra], report, limits, groups=groups
+            command,
+            [nothing, nothing, messages, *extra],
+            report,
+            limits,
+            groups=groups,
+            listen=None if port is None else (port, socket.socket.close),
         )
         if not ended.wait(PROBE_TIMEOUT):
             launcher.kill(name)
@@ -94,6 +109,8 @@ def explain(message: str) -> str:
     if any(word in last for word in refused):
         if in_container():
             return f"{IN_CONTAINER} ({last})."
+        if "no listener" in last:
+            return f"{NO_LISTENER} ({last})."
         if os.geteuid() != 0:
             return f"{NO_USER_NAMESPACES.format(remedy=_remedy())} ({last})."
     return f"Sandboxes cannot start here: {last}."

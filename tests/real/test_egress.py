@@ -20,6 +20,7 @@ import pytest
 
 from jobs.network import NetworkRules
 from jobs.sandbox import base as sandbox
+from jobs.sandbox import launcher_client, probe
 from jobs.sandbox.base import SandboxError, SandboxSpec
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress, EgressEvent
@@ -324,6 +325,26 @@ async def test_a_network_is_guarded_or_not(adapter: Bubblewrap) -> None:
     )
     with pytest.raises(SandboxError, match="either"):
         await adapter.start(["true"], spec)
+
+
+def test_where_no_network_can_be_guarded_the_problem_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any run, with the remedy: `umpteenth doctor` and Settings → Sandboxes show it."""
+    entering = '_checked(_libc.setns(descriptor, CLONE_NEWNET), "entering a network namespace")'
+    text = launcher_client.LAUNCHER.read_text()
+    assert entering in text
+    broken = tmp_path / "launcher.py"
+    broken.write_text(text.replace(entering, 'raise OSError(errno.EPERM, "not permitted")'))
+    monkeypatch.setattr(launcher_client, "LAUNCHER", broken)
+    monkeypatch.setattr(probe, "in_container", lambda: False)
+    client = LauncherClient()
+    try:
+        problem = Bubblewrap(Places(tmp_path), client).problem()
+    finally:
+        client.close()
+    assert problem.startswith(probe.NO_LISTENER)
+    assert "not permitted" in problem
 
 
 @pytest.mark.parametrize("isolation", [["--unshare-pid"], []])

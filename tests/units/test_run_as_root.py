@@ -19,7 +19,7 @@ async def test_where_no_user_namespaces_are_to_be_had_run_as_root_says_so_and_st
 ) -> None:
     """P26: neither as another user nor as root of this machine instead."""
 
-    def refuse(launcher: object, command: list[str], extra: object) -> str:
+    def refuse(launcher: object, command: list[str], *more: object) -> str:
         return "bwrap: Creating new namespace failed" if "--uid" in command else ""
 
     class Privileged(LauncherClient):
