@@ -8,7 +8,8 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -30,6 +31,8 @@ MAX_TOTAL = 50 * 1024 * 1024  # bytes of all artifacts of a run
 MAX_FILES = 500
 MAX_NAME = 500  # characters of the path below /ump/outputs
 MAX_DEPTH = 20
+MAX_REFUSED = 10_000  # files after which nobody looks for more
+MAX_LOOKED_AT = MAX_FILES + MAX_REFUSED  # in one directory
 MAX_NAMED = 20  # files that are named on the timeline because they were not kept
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/javascript")
 
@@ -49,7 +52,10 @@ def collect(run_id: UUID, token: str, folder: Path, recorder: Recorder) -> int:
     timeline. Raises `LostClaim`.
     """
     total = count = refused = 0
+    taken: set[str] = set()
     for path, name in _files(folder):
+        if refused == MAX_REFUSED:
+            break
         fits = count < MAX_FILES and len(name) <= MAX_NAME and name.count("/") <= MAX_DEPTH
         body = _read(path, MAX_TOTAL - total) if fits else None
         if body is None:
@@ -60,20 +66,23 @@ def collect(run_id: UUID, token: str, folder: Path, recorder: Recorder) -> int:
         media_type = _media_type(name)
         if media_type.startswith(_TEXT_TYPES):
             body = recorder.mask_bytes(body)
-        name = clean(recorder.mask(name))
+        name = _unused(recorder.mask(name), taken)
         _store(run_id, token, Found(name, body), media_type)
         recorder.record("artifact", {"name": name, "size": len(body)})
         total += len(body)
         count += 1
     if refused > MAX_NAMED:
-        message = f"{refused - MAX_NAMED:,} more files in /ump/outputs were not kept."
+        least = "At least " if refused == MAX_REFUSED else ""
+        message = f"{least}{refused - MAX_NAMED:,} more files in /ump/outputs were not kept."
         recorder.record("error", {"message": message})
     return count
 
 
 def _files(folder: Path, prefix: str = "", depth: int = 0) -> Iterator[tuple[Path, str]]:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        with os.scandir(folder) as found:
+            # Of a million names most would only fill the worker's memory.
+            entries = sorted(islice(found, MAX_LOOKED_AT), key=lambda entry: entry.name)
     except OSError:
         if prefix:
             yield folder, prefix  # named as something that was not kept
@@ -125,6 +134,18 @@ def _store(run_id: UUID, token: str, found: Found, media_type: str) -> None:
     except BaseException:
         delete_files([path])
         raise
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """The name as it can be shown and sent; two that look the same then are numbered."""
+    path = PurePosixPath(clean(name).replace("\n", " ").strip()[:MAX_NAME] or "file")
+    found, number = str(path), 1
+    while found in taken:
+        number += 1
+        ending = f" ({number}){path.suffix[:20]}"
+        found = str(path.with_suffix(""))[: MAX_NAME - len(ending)] + ending
+    taken.add(found)
+    return found
 
 
 def _media_type(name: str) -> str:

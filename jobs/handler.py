@@ -40,6 +40,7 @@ class RunHandler:
         self._recorder = recorder
         self._meter = meter
         self._database = database
+        self._state_written = False
 
     async def mcp_tools(self, server: str | None) -> list[dict[str, Any]]:
         details = {"server": server} if server else {}
@@ -81,7 +82,8 @@ class RunHandler:
     async def state_set(self, key: str, value: Any) -> None:
         # A value that is a secret stays one: state is stored and shown on a page.
         key, value = self._recorder.mask(key), self._recorder.mask_json(value)
-        async with _Noted(self, "state_set", {"key": key, "value": value}, writes=True):
+        first, self._state_written = not self._state_written, True
+        async with _Noted(self, "state_set", {"key": key, "value": value}, keep=first):
             try:
                 await self._database(partial(_write_state, self._run, key, value))
             except (services.StateError, Job.DoesNotExist) as error:
@@ -110,12 +112,16 @@ class RunHandler:
         self._record("fail", {"reason": reason})
 
     def _record(self, kind: str, payload: dict[str, Any]) -> None:
-        """One of those that a script may repeat for ever; the last one counts in any case."""
-        if self._meter.admit(side_effects=True):
+        """One of those that a script may repeat for ever; the last one counts in any case.
+
+        It takes no place of a call with side effects, which a flood must not hide.
+        """
+        if self._meter.admit(side_effects=False):
             self._recorder.record(kind, payload)
 
-    def note(self, command: str, details: Mapping[str, Any], error: str, *, writes: bool) -> None:
-        if self._meter.admit(side_effects=writes):
+    def note(self, command: str, details: Mapping[str, Any], error: str, *, keep: bool) -> None:
+        """`keep`: also where only side effects are recorded; so is the first state write."""
+        if self._meter.admit(side_effects=keep):
             payload = {"command": command, **details, "ok": not error}
             self._recorder.record("broker.call", payload | ({"error": error} if error else {}))
 
@@ -124,12 +130,12 @@ class _Noted:
     """Records a command once it is over, with its error if it has one."""
 
     def __init__(
-        self, handler: RunHandler, command: str, details: dict[str, Any], *, writes: bool = False
+        self, handler: RunHandler, command: str, details: dict[str, Any], *, keep: bool = False
     ) -> None:
         self.details = details
         self._handler = handler
         self._command = command
-        self._writes = writes
+        self._keep = keep
 
     async def __aenter__(self) -> _Noted:
         return self
@@ -138,7 +144,7 @@ class _Noted:
         reason = "" if error is None else str(error) or type(error).__name__
         if isinstance(error, asyncio.CancelledError):
             reason = "the script or its run ended before the answer came"
-        self._handler.note(self._command, self.details, reason, writes=self._writes)
+        self._handler.note(self._command, self.details, reason, keep=self._keep)
 
 
 def _tool_entry(server: str, tool: Any) -> dict[str, Any]:

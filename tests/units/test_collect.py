@@ -80,3 +80,50 @@ def test_what_lies_too_deep_is_missed_aloud(
     [below, file] = errors(recorder)
     assert "'a/b/c/' in /ump/outputs was not kept" in below
     assert "'a/b/file' in /ump/outputs was not kept" in file
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["a\x01", "a\x02", "a\x03"], ["a", "a (2)", "a (3)"]),
+        (["r\x01.txt", "r\x02.txt"], ["r (2).txt", "r.txt"]),
+        (["\x01", "\x02"], ["file", "file (2)"]),
+        (["a\nb", "a b"], ["a b", "a b (2)"]),
+        (["\x1b[31mred\x1b[0m"], ["red"]),
+    ],
+)
+def test_names_that_look_the_same_are_numbered_and_cost_no_file(
+    tmp_path: Path, names: list[str], shown: list[str]
+) -> None:
+    """Names are the script's to choose: they go into pages, headers and the terminal."""
+    for name in names:
+        (tmp_path / name).write_text("x")
+    assert kept(tmp_path, ListRecorder()) == shown
+
+
+def test_a_name_that_masking_makes_longer_still_fits(tmp_path: Path) -> None:
+    recorder = ListRecorder()
+    for number in range(10):
+        recorder.masker.add("A_RATHER_LONG_NAME", f"secret-{number}")
+    for end in ("1", "2"):
+        folder = tmp_path / "/".join([f"secret-{end}" * 20] * 3)
+        folder.mkdir(parents=True)
+        (folder / "f.txt").write_text("x")
+    names = kept(tmp_path, recorder)
+    assert len(set(names)) == 2
+    assert max(map(len, names)) == collect.MAX_NAME
+
+
+def test_nobody_looks_for_ever_at_what_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "MAX_FILES", 1)
+    monkeypatch.setattr(collect, "MAX_REFUSED", 30)
+    monkeypatch.setattr(collect, "MAX_LOOKED_AT", 31)
+    for folder in ("", "a", "b"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        for number in range(50):
+            (tmp_path / folder / f"{number:02}").write_text("x")
+    recorder = ListRecorder()
+    assert len(kept(tmp_path, recorder)) == 1
+    assert errors(recorder)[-1] == "At least 10 more files in /ump/outputs were not kept."

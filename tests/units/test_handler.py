@@ -12,7 +12,7 @@ from jobs import runner, triggers
 from jobs.handler import RunHandler
 from jobs.models import Job, Run, StateEntry
 from jobs.sandbox import base as sandbox
-from jobs.toolbox import CallMeter
+from jobs.toolbox import LIMIT_NOTE, CallMeter
 from tests.fakes.runs import (
     ListRecorder,
     make_job,
@@ -63,13 +63,20 @@ def test_every_call_of_ump_is_recorded_until_there_are_many(
 ) -> None:
     """P75: a script that repeats itself does not fill the timeline; what it set last counts."""
     monkeypatch.setattr("jobs.toolbox.MAX_RECORDED", 2)
-    monkeypatch.setattr("jobs.toolbox.MAX_EFFECTS", 1)
     script = UMP + "ump state list; ump output set n 1; ump state list\n"
-    run = execute(make_job(script=script + "for n in 2 3 4; do ump output set n $n; done\n"))
-    assert payloads_of(run, "broker.call") == [{"command": "state_list", "count": 0, "ok": True}]
-    assert [payload["value"] for payload in payloads_of(run, "outputs.set")] == [1, 2]
-    assert run.outputs == {"n": 4}
-    assert "3 further calls were made" in payloads_of(run, "log")[-1]["message"]
+    script += "for n in 2 3 4; do ump output set n $n; ump state set k $n; done\n"
+    run = execute(make_job(script=script + "ump summary done\n"))
+    assert [payload["value"] for payload in payloads_of(run, "outputs.set")] == [1]
+    # Of all that no server did, only the first state write is worth a place then.
+    assert [(call["command"], call.get("value")) for call in payloads_of(run, "broker.call")] == [
+        ("state_list", None),
+        ("state_set", 2),
+    ]
+    assert (run.outputs, run.summary) == ({"n": 4}, "done")
+    assert StateEntry.objects.get().value == 4
+    [note, end] = [payload["message"] for payload in payloads_of(run, "log")]
+    assert note == LIMIT_NOTE
+    assert end == "7 further calls were made and not recorded"
 
 
 async def test_a_call_that_nobody_waits_for_any_more_is_told_in_words() -> None:
