@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jobs.sandbox import bubblewrap
-from jobs.sandbox.base import Bind, SandboxProcess, SandboxSpec
+from jobs.sandbox import bubblewrap, cgroups
+from jobs.sandbox.base import Bind, Limits, SandboxProcess, SandboxSpec
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress, EgressEvent, Refused
 from jobs.sandbox.places import Places, find_uv, visible_certificates
@@ -48,8 +48,9 @@ def make_spec(request: dict[str, Any]) -> SandboxSpec:
         egress=None if names is None else Egress(Known(names), EVENTS.append),
         env=request.get("env", {}),
         root=request.get("root", False),
+        limits=Limits(**request.get("limits", {})),
         workspace=Path(request["workspace"]) if "workspace" in request else None,
-        binds=tuple(Bind(Path(host), inside) for host, inside in request.get("binds", [])),
+        binds=tuple(Bind(Path(host), *others) for host, *others in request.get("binds", [])),
     )
 
 
@@ -74,12 +75,25 @@ async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
             await other.stdout.readline()  # it is up
         process = await adapter.start(request["argv"], make_spec(request))
         result = await finish(process, request)
+        if "limits" in request:
+            result |= {"ended": vars(process.ended), "gaps": adapter.gaps(), "groups": groups()}
         if request.get("egress") is not None:
             result["events"] = [[event.kind, event.host, event.reason] for event in EVENTS]
         return result
     finally:
         for other in others:
             await other.kill()
+
+
+def groups() -> list[dict[str, Any]]:
+    """Our directory in each hierarchy of control groups, and which sandboxes have one in it."""
+    return [
+        {
+            "path": str(place.path),
+            "sandboxes": [child.name for child in place.path.iterdir() if child.is_dir()],
+        }
+        for place in cgroups.shared()._places or []
+    ]
 
 
 def leave_out_the_filter(adapter: Bubblewrap) -> None:

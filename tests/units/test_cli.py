@@ -226,6 +226,7 @@ def test_a_migration_that_another_process_applied_meanwhile_is_left_alone(
 @pytest.fixture
 def healthy(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
     monkeypatch.setattr("jobs.sandbox.base.problem", lambda: "")
+    monkeypatch.setattr("jobs.sandbox.base.gaps", lambda: ())
     monkeypatch.setattr("secrets_vault.services.ensure_key_ring", lambda: None)
 
 
@@ -357,18 +358,22 @@ def test_a_proxy_that_is_not_used_is_pointed_out(
     """P77: where the only way out leads through it, every server times out."""
     tmp_path.chmod(0o700)
     monkeypatch.setenv(variable, "http://proxy.example:3128")
-    assert advice(tmp_path, monkeypatch) == []
+    assert advice(tmp_path, monkeypatch) == ["umpteenth.W006"]
+    proxied = {"sandbox_proxy": "http://proxy.example:3128"}
     ruled_out: list[dict[str, Any]] = [
-        {"allow_private_targets": False},
-        {"blocked_targets": ("10.0.0.0/8",)},
+        {"allow_private_targets": False, **proxied},
+        {"blocked_targets": ("10.0.0.0/8",), **proxied},
     ]
     for network in ruled_out:
         options = Options(data_dir=tmp_path, network=NetworkOptions(**network))
         monkeypatch.setattr(checks, "get_options", lambda options=options: options)
         assert [message.id for message in checks.check_options()] == ["umpteenth.W005"]
+    options = Options(data_dir=tmp_path, network=NetworkOptions.model_validate(proxied))
+    monkeypatch.setattr(checks, "get_options", lambda: options)
+    assert checks.check_options() == []
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
-    assert checks.check_options() == []
+    assert advice(tmp_path, monkeypatch) == []
 
 
 def test_the_tests_own_data_directory_is_private() -> None:
