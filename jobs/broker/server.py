@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 MAX_SOCKET_PATH = 107
 INSIDE_SOCKET = "/ump/broker.sock"
 _CHUNK = 64 * 1024
+# Connections of a run at a time; those above what may wait are told so, further ones dropped.
+MAX_OPEN = 2 * (MAX_CONCURRENT + MAX_WAITING)
 # Read and thrown away of a request that is too large, so that its sender sees the answer.
 _MAX_DISCARDED = 4 * MAX_REQUEST
 
@@ -113,6 +115,9 @@ class Broker:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(self._connections) >= MAX_OPEN:
+            writer.transport.abort()  # others need the worker's files, too
+            return
         busy = len(self._connections) >= MAX_CONCURRENT + MAX_WAITING
         self._connections.add(task)
         answer: dict[str, Any] | None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jobs.broker import protocol
-from jobs.broker.server import Broker, new_token
+from jobs.broker.server import MAX_OPEN, Broker, new_token
 from jobs.sandbox.runtime import socket_path
 from tests.fakes.run_handler import FakeRun
 
@@ -206,6 +206,24 @@ async def test_eight_calls_run_at_once_64_wait_and_more_are_refused(
     answers = await asyncio.gather(*calls)
     assert all(answer["ok"] for answer in answers)
     assert run.most_running == 8
+
+
+async def test_a_flood_of_connections_takes_few_files_of_the_worker(broker: Broker) -> None:
+    """Its other runs open files, too."""
+
+    async def idle() -> asyncio.StreamWriter | None:
+        with contextlib.suppress(OSError):
+            return (await asyncio.open_unix_connection(broker.socket_path))[1]
+        return None
+
+    opened = [await idle() for _ in range(400)]
+    most = len(broker._connections)
+    assert 72 < most <= MAX_OPEN
+    for writer in opened:
+        if writer is not None:
+            writer.close()
+    await until(lambda: not broker._connections)
+    assert (await ask(broker, "state_list"))["ok"]
 
 
 async def test_a_client_that_hangs_up_cancels_its_call(broker: Broker, run: FakeRun) -> None:
