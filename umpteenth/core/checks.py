@@ -67,20 +67,30 @@ def _check_data_dir(options: Options) -> list[CheckMessage]:
 
 
 def _check_proxies(options: Options) -> list[CheckMessage]:
-    """Where the only way out leads through a proxy, every server would time out."""
-    network = options.network
-    if network.allow_private_targets and not network.blocked_targets:
-        return []
+    """Where the only way out leads through a proxy, whatever does without it would time out."""
     from urllib.request import getproxies_environment  # not for every process
 
     if not {"http", "https", "all"} & getproxies_environment().keys():
         return []
-    return [
-        Warning(
-            "The proxies that the environment names are not used, because "
-            "network.allow_private_targets or network.blocked_targets rules addresses out.",
-            hint="A proxy resolves names on its own. Let it rule those addresses out, and leave "
-            "both options as they are by default.",
-            id="umpteenth.W005",
+    network = options.network
+    found: list[CheckMessage] = []
+    if not network.allow_private_targets or network.blocked_targets:
+        found.append(
+            Warning(
+                "The proxies that the environment names are not used, because "
+                "network.allow_private_targets or network.blocked_targets rules addresses out.",
+                hint="A proxy resolves names on its own. Let it rule those addresses out, and "
+                "leave both options as they are by default.",
+                id="umpteenth.W005",
+            )
         )
-    ]
+    if network.sandbox_proxy is None:
+        found.append(
+            Warning(
+                "Jobs do not use the proxies that the environment names: what runs in sandboxes "
+                "is connected straight from this machine.",
+                hint="If this machine has no other way out, set network.sandbox_proxy.",
+                id="umpteenth.W006",
+            )
+        )
+    return found
