@@ -26,7 +26,9 @@ def on_ready(**_kwargs: Any) -> None:
     from jobs.environments.keeper import keep
     from jobs.presence import Reporter
     from umpteenth.core.config import get_options
+    from umpteenth.core.process import take_descriptors
 
+    take_descriptors()  # one sandbox may have 256 connections open, which are two each
     reporter = Reporter(get_options().runs.max_concurrent)
     reporter.start()
     _reporters.append(reporter)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+DESCRIPTORS = 65_536
 
 
 def end_with_parent(parent: int | None) -> None:
@@ -25,6 +27,14 @@ def end_with_parent(parent: int | None) -> None:
     # It may have died before the line above.
     if os.getppid() != parent:
         sys.exit(1)
+
+
+def take_descriptors() -> None:
+    """Use as many descriptors as the system grants; 1024 is what programs usually begin with."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 if __name__ == "__main__":
