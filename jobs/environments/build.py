@@ -7,7 +7,6 @@ it is the directory.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from jobs.environments.store import Store
 from jobs.sandbox import base as sandbox
 from jobs.sandbox import bases
 from jobs.sandbox.base import Bind, Limits, SandboxSpec
+from jobs.sandbox.disk import used_bytes
 from jobs.sandbox.egress.base import EgressEvent
 from jobs.sandbox.files import remove_tree
 from jobs.sandbox.network import network_for_packages
@@ -30,7 +30,8 @@ from umpteenth.core.config import get_options
 READ_AHEAD = 256 * 1024  # bytes of output that wait in memory
 MEMORY = 4096 * 1024**2  # bytes; compilers may need it
 PROCESSES = 2000
-LOOK_EVERY = 2.0  # seconds between looks at the size
+LOOK_EVERY = 0.2  # seconds between looks whether to stop
+_LIMITS = "what an environment may take is sandbox.environment_size"
 _DPKG_STATUS = Path("/var/lib/dpkg/status")
 
 
@@ -58,7 +59,7 @@ async def build_directory(
                 f"The environment was not built within {limit:,} seconds "
                 "(sandbox.environment_time_limit)."
             ) from None
-        size = await asyncio.to_thread(size_of, new / "root")
+        size = await asyncio.to_thread(used_bytes, [new / "root"])
         await asyncio.to_thread(store.keep, new, definition.digest)
         return size
     finally:
@@ -70,16 +71,18 @@ async def _carry_out(step: Step, new: Path, log: BuildLog, stopping: Callable[[]
     log.begin(step.title)
     started = time.monotonic()
     process = await sandbox.start(step.argv, _spec(step, new, log), limit=READ_AHEAD)
+    watch = asyncio.create_task(_end_when(process, stopping))
     try:
         process.stdin.close()
-        watch = asyncio.create_task(_watch(process, new, stopping))
         await asyncio.gather(_copy(process.stdout, log), _copy(process.stderr, log))
         code = await process.wait()
-        watch.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watch  # why it ended the process
     finally:
+        watch.cancel()
         await process.kill()
+    if stopping():
+        raise Stopped
+    if process.verdict:
+        raise BuildFailed(f"{step.title}: {process.verdict} ({_LIMITS}).")
     if process.fault:
         raise BuildFailed(f"{step.title}: {process.fault}.")
     if code:
@@ -87,23 +90,12 @@ async def _carry_out(step: Step, new: Path, log: BuildLog, stopping: Callable[[]
     log.add(f"Done in {time.monotonic() - started:.1f} s")
 
 
-async def _watch(process: sandbox.SandboxProcess, new: Path, stopping: Callable[[], bool]) -> None:
-    """End the process where it must not go on; raises why."""
-    limit = get_options().sandbox.environment_size
-    looked_at = time.monotonic()
+async def _end_when(process: sandbox.SandboxProcess, stopping: Callable[[], bool]) -> None:
     while True:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(LOOK_EVERY)
         if stopping():
             await process.kill()
-            raise Stopped
-        if time.monotonic() - looked_at < LOOK_EVERY:
-            continue
-        if await asyncio.to_thread(size_of, new) > limit * 1024**2:
-            await process.kill()
-            raise BuildFailed(
-                f"The environment is larger than {limit:,} MiB (sandbox.environment_size)."
-            )
-        looked_at = time.monotonic()
+            return
 
 
 async def _copy(reader: asyncio.StreamReader, log: BuildLog) -> None:
@@ -135,15 +127,3 @@ def _check_tools(step: Step) -> None:
     there = find_uv() if step.needs == "uv" else shutil.which(step.needs)
     if not there:
         raise BuildFailed(f"{step.title}: this machine has no {step.needs}; {step.remedy}.")
-
-
-def size_of(path: Path) -> int:
-    """Bytes on the disk below a directory that strangers fill; links are not followed."""
-    import os
-
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-    return total

@@ -34,7 +34,8 @@ _PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
         r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*"
         r"(?:@(?:[~^]|[<>]=?)?[A-Za-z0-9][A-Za-z0-9.+_-]*)?"
     ),
-    "debian": re.compile(r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?"),
+    # A trailing - would have apt remove it.
+    "debian": re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9+](?::[a-z0-9]+)?(?:=[A-Za-z0-9.+:~-]+)?"),
 }
 _EXAMPLES: Final[Mapping[str, str]] = {
     "python": "humanize or humanize==4.9",
