@@ -5,6 +5,7 @@ A command line costs a second of start-up; tests that look again and again ask h
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ import django
 
 django.setup()
 
+from django.core.files.storage import default_storage  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
@@ -72,6 +74,17 @@ def runs(name: str) -> list[dict[str, Any]]:
 
 def events(run_id: str) -> list[dict[str, Any]]:
     return [shapes.event_shape(event) for event in RunEvent.objects.filter(run_id=run_id)]
+
+
+def stored_files(run_id: str) -> list[dict[str, Any]]:
+    """What a run left in the storage: its artifacts, then its large values."""
+    run = Run.objects.get(pk=run_id)
+    found = []
+    for item in (*run.artifacts.all(), *run.blobs.all()):
+        with default_storage.open(item.path, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+        found.append({"name": getattr(item, "name", ""), "size": item.size, "sha256": digest})
+    return found
 
 
 def machines() -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jobs.network import NetworkRules
+from jobs.sandbox.egress import rules
 from jobs.sandbox.egress.base import (
     MAX_FAILURES,
     MAX_HOSTS,
@@ -51,9 +52,9 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return stand_for
 
 
-async def why_not(rules: EgressRules, host: str, port: int = 443) -> str:
+async def why_not(gate: EgressRules, host: str, port: int = 443) -> str:
     with pytest.raises(Refused) as caught:
-        await rules(host, port)
+        await gate(host, port)
     return str(caught.value)
 
 
@@ -71,6 +72,15 @@ async def test_private_addresses_need_the_jobs_setting(host: str) -> None:
     assert words.startswith(f"{host} points to a private or local network address")
     assert "Allow private network" in words
     assert await OPEN(host, 443)
+
+
+async def test_a_public_address_of_this_machine_is_a_local_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A firewall before it does not see what the proxy itself connects to."""
+    monkeypatch.setattr(rules, "is_of_this_machine", lambda address: address == PUBLIC)
+    assert "local network address" in await why_not(INTERNET, PUBLIC)
+    assert await OPEN(PUBLIC, 443) == (PUBLIC,)
 
 
 async def test_one_private_address_among_public_ones_is_enough(names: Callable[..., None]) -> None:

@@ -58,7 +58,8 @@ class EgressRules:
         self._check(addresses.refusal(host, ()))  # some by their names alone
         found = await self._resolve(host, port)
         self._check(addresses.refusal(host, found))
-        private = addresses.first_private(found)
+        # Behind a public address of this machine are services that its firewall keeps from all.
+        private = addresses.first_private(found) or next(filter(is_of_this_machine, found), None)
         if not self.rules.allow_private and (bad := private) is not None:
             shown = "" if bad == host else f" ({bad})"
             raise Refused(
