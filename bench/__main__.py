@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import engine, memory, servers, speed
+from bench import engine, memory, sandboxes, servers, speed
 from bench.report import Row, write
 from bench.site import redis, site
 
@@ -72,6 +72,11 @@ def one_hangs(rounds: int) -> list[Row]:
 def many_tools(rounds: int) -> list[Row]:
     with site() as here:
         return engine.many_tools(here, rounds)
+
+
+@part("i")
+def a_sandbox(rounds: int) -> list[Row]:
+    return sandboxes.measure(rounds)
 
 
 @part("d")
