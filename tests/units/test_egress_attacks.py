@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jobs.network import NetworkRules
 from jobs.sandbox.egress import proxy as proxy_module
 from jobs.sandbox.egress import requests
+from jobs.sandbox.egress.dial import CHUNK, Streams
 from jobs.sandbox.egress.requests import BadRequest, parse_head
 from jobs.sandbox.egress.rules import EgressRules
 from tests.fakes.egress import FakeEgress, echo, target, turns_until
@@ -311,6 +312,51 @@ async def test_a_client_that_goes_away_frees_its_place(behind: bytes) -> None:
         writer.close()
         await asyncio.wait(egress.proxy._tasks, timeout=5)
         assert not egress.proxy._tasks
+    egress.proxy.close()
+
+
+async def test_a_tunnel_whose_client_has_ended_may_not_be_silent_for_ever() -> None:
+    egress = FakeEgress(half_open_seconds=0.3)
+    egress.gate.known["site.test"] = ("127.0.0.1",)
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        for _ in range(4):  # longer in all, but never silent for so long
+            writer.write(b".")
+            await asyncio.sleep(0.1)
+        await asyncio.Event().wait()
+
+    async with target(slow) as port:
+        reader, writer = await egress.connect()
+        writer.write(b"CONNECT site.test:%d HTTP/1.1\r\n\r\n" % port)
+        writer.write_eof()
+        assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"....")
+        writer.close()
+    egress.proxy.close()
+
+
+async def test_many_connections_have_small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What 256 of them hold in the worker's memory stays under 100 MB."""
+    egress = FakeEgress()
+    egress.gate.known["site.test"] = ("127.0.0.1",)
+    limits: list[int] = []
+
+    async def dial(addresses: object, port: int, limit: int) -> Streams:
+        limits.append(limit)
+        raise OSError
+
+    monkeypatch.setattr(proxy_module, "dial", dial)
+    held = [await egress.connect() for _ in range(proxy_module.FEW + 1)]
+    for _, writer in held:
+        writer.write(b"CONNECT site.test:443 HTTP/1.1\r\n\r\n")
+    for reader, writer in held:
+        await reader.read()
+        writer.close()
+    assert set(limits) <= {proxy_module.SMALL_CHUNK, CHUNK}
+    assert proxy_module.SMALL_CHUNK in limits
+    await turns_until(lambda: not egress.proxy._tasks)
+    await egress.ask(b"CONNECT site.test:443 HTTP/1.1\r\n\r\n")
+    assert limits[-1] == CHUNK
     egress.proxy.close()
 
 

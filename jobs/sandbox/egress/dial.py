@@ -16,15 +16,18 @@ MAX_ADDRESSES = 16
 CHUNK = 256 * 1024
 
 
-async def dial(addresses: Sequence[str], port: int) -> Streams:
-    """Raises `OSError`: of what the last attempt died."""
+async def dial(addresses: Sequence[str], port: int, limit: int = CHUNK) -> Streams:
+    """Raises `OSError`: of what the last attempt died.
+
+    `limit`: how much that nobody has read waits in memory, half of it.
+    """
     pending: set[asyncio.Task[Streams]] = set()
     failure: OSError = OSError(errno.EHOSTUNREACH, "no address answered")
     waiting = list(addresses[:MAX_ADDRESSES])
     try:
         while waiting or pending:
             if waiting:
-                pending.add(asyncio.create_task(_connect(waiting.pop(0), port)))
+                pending.add(asyncio.create_task(_connect(waiting.pop(0), port, limit)))
             head_start = HEAD_START if waiting else None
             done, pending = await asyncio.wait(
                 pending, timeout=head_start, return_when=asyncio.FIRST_COMPLETED
@@ -48,8 +51,8 @@ def _drop(task: asyncio.Task[Streams]) -> None:
         task.result()[1].close()
 
 
-async def _connect(address: str, port: int) -> Streams:
-    return await asyncio.open_connection(address, port, limit=CHUNK)
+async def _connect(address: str, port: int, limit: int) -> Streams:
+    return await asyncio.open_connection(address, port, limit=limit)
 
 
 def why(error: OSError) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 import struct
+from dataclasses import dataclass
 
 from jobs.sandbox.egress.base import Egress, Refused
 from jobs.sandbox.egress.dial import CHUNK, DIAL_SECONDS, Streams, dial, why
@@ -33,6 +34,12 @@ MAX_CONNECTIONS = 256
 # Those that are told that there are too many; whoever comes after them waits to be taken, for
 # the descriptors of the worker are not the sandbox's to use up.
 MAX_TURNED_AWAY = 16
+# So many connections have large buffers, for they are fast; the others together use no more.
+FEW = 32
+SMALL_CHUNK = 32 * 1024
+# A tunnel of which one side has ended may be silent for so long: its client may be gone, and
+# who goes without a word looks like one who waits for an answer.
+HALF_OPEN_SECONDS = 600.0
 MAX_DIALS = 64  # at once: each may hold a thread that asks the name service
 HEAD_SECONDS = 60.0
 CLOSE_SECONDS = 60.0  # for the last words to a client that reads slowly
@@ -54,11 +61,13 @@ class Proxy:
         max_connections: int = MAX_CONNECTIONS,
         head_seconds: float = HEAD_SECONDS,
         dial_seconds: float = DIAL_SECONDS,
+        half_open_seconds: float = HALF_OPEN_SECONDS,
     ) -> None:
         self._egress = egress
         self._max = max_connections
         self._head_seconds = head_seconds
         self._dial_seconds = dial_seconds
+        self._half_open_seconds = half_open_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._dials = asyncio.Semaphore(MAX_DIALS)
         self._closed = False
@@ -152,7 +161,7 @@ class Proxy:
             return False
         far, head = found
         try:
-            await _relay(reader, writer, *far, head, body)
+            await _relay(reader, writer, *far, head, body, self._half_open_seconds)
         finally:
             await _close(far[1])
         return True
@@ -167,10 +176,11 @@ class Proxy:
             async with timeout(self._dial_seconds), self._dials:
                 addresses = await self._egress.gate(host, port)
                 upstream = None if addresses else self._egress.upstream
+                limit = CHUNK if len(self._tasks) <= FEW else SMALL_CHUNK
                 if upstream is None:
-                    far = await dial(addresses, port)
+                    far = await dial(addresses, port, limit)
                 else:
-                    far = await upstream.connect(target)
+                    far = await upstream.connect(target, limit)
                     head = upstream.ask(head, target) if head else head
         except Refused as error:
             self._egress.refused(host, port, str(error))
@@ -240,34 +250,44 @@ async def _relay(
     far_out: asyncio.StreamWriter,
     head: bytes,
     body: Body | None,
+    half_open_seconds: float,
 ) -> None:
-    """Copy both ways until both have ended, or one has broken.
+    """Copy both ways until both have ended, or one has broken or the other is silent for long.
 
     Of a plain request only what belongs to it goes over: the next one on the same connection may
     be for another host.
     """
     far_out.write(head)
-    up = asyncio.create_task(_copy(near, far_out, body))
-    down = asyncio.create_task(_copy(far, near_out, None))
+    moved = _Moved()
+    up = asyncio.create_task(_copy(near, far_out, body, moved))
+    down = asyncio.create_task(_copy(far, near_out, None, moved))
     try:
-        while True:
-            done, pending = await asyncio.wait(
-                {task for task in (up, down) if not task.done()},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            # A plain request's connection is over with its answer, or with its client.
-            if not pending or body is not None or any(task.exception() for task in done):
-                return
+        done, pending = await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        # A plain request's connection is over with its answer, or with its client.
+        if body is not None or any(task.exception() for task in done):
+            return
+        seen = -1
+        while pending and seen != moved.pieces:
+            seen = moved.pieces
+            _, pending = await asyncio.wait(pending, timeout=half_open_seconds)
     finally:
         for task in (up, down):
             task.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
 
 
+@dataclass
+class _Moved:
+    """How many pieces have gone over, in both directions."""
+
+    pieces: int = 0
+
+
 async def _copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: Body | None
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: Body | None, moved: _Moved
 ) -> None:
     while data := await reader.read(CHUNK):
+        moved.pieces += 1
         part = data if body is None else body.take(data)
         writer.write(part)
         await writer.drain()

@@ -35,13 +35,13 @@ class Upstream:
         words = f"Basic {base64.b64encode(said.encode()).decode()}" if parts.username else ""
         return cls(parts.hostname or "", parts.port or (443 if secure else 80), secure, words)
 
-    async def connect(self, target: Target) -> Streams:
+    async def connect(self, target: Target, limit: int = CHUNK) -> Streams:
         """A connection that leads to the target, or for a plain request to the proxy itself.
 
         Raises `OSError`.
         """
         reader, writer = await asyncio.open_connection(
-            self.host, self.port, ssl=_context() if self.secure else None, limit=CHUNK
+            self.host, self.port, ssl=_context() if self.secure else None, limit=limit
         )
         try:
             if target.tunnel:
