@@ -121,6 +121,17 @@ def test_a_test_that_passed_does_not_promise_what_a_job_lacks(member_client: Cli
     assert words not in shown(member_client, ended(stdio_server("other"), "failed"))
 
 
+def test_a_test_that_missed_its_command_tells_of_environments_of_jobs(
+    member_client: Client,
+) -> None:
+    """P25: such a command cannot pass it."""
+    words = "A command that only the environment of a job has cannot pass it"
+    missing = ended(stdio_server(), "failed", error="Command not found: x", exit_code=127)
+    assert words in shown(member_client, missing)
+    failed = ended(stdio_server("other"), "failed", error="It ended", exit_code=1)
+    assert words not in shown(member_client, failed)
+
+
 def test_connected_shows_the_tools_and_what_changed(member_client: Client) -> None:
     """P30."""
     server = after_success(http_server(), "echo", "add")
