@@ -105,7 +105,12 @@ class Bubblewrap:
         except LauncherUnusable:
             return ()  # which `problem` tells
         found = gaps(self._cgroups.controllers, privileged=privileged)
+        if self.problem():  # which is no gap, and said by itself
+            return found
         return (*found, why) if (why := self.root_problem()) else found
+
+    def tidy(self) -> None:
+        """See `Adapter.tidy`. Nothing of a sandbox outlives its launcher."""
 
     def _known(self, root: bool, look: Callable[[], str]) -> str:
         problem, looked_at = self._problems.get(root, (None, 0.0))
