@@ -104,9 +104,8 @@ class JobForm(forms.Form):
     run_as_root = forms.BooleanField(
         required=False,
         label="Run as root",
-        help_text="Root inside of the sandbox, to install packages of the system for example; "
-        "outside it has no rights. stdio servers that have environment variables are skipped in "
-        "such a job, since root could read them.",
+        help_text="Root inside the sandbox only, and nobody outside. The system stays read-only. "
+        "stdio servers with environment variables are skipped, since root could read them.",
     )
     overlap = forms.ChoiceField(
         label="If a run has not ended when the next one is due",

@@ -1,16 +1,19 @@
 """How much the writable directories of a sandbox hold, looked at while it runs.
 
 `du` does the counting: what a script leaves may be nested deeper than Python can follow, may
-change under the eyes, and holds links, which `du` does not follow.
+change under the eyes, and holds links, which `du` does not follow. It does not see what was
+deleted and is still open, so that the descriptors of the sandbox's processes are looked at too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from time import monotonic as _clock
 
@@ -21,6 +24,7 @@ PAUSE_FACTOR = 4
 DU_TIMEOUT = 60.0
 # An empty file takes room too: as many files as pieces of this size fit in the limit.
 SMALLEST = 4096
+MAX_DESCRIPTORS = 100_000  # that one look goes through
 
 
 async def keep_within(
@@ -28,22 +32,28 @@ async def keep_within(
     directories: Sequence[Path],
     on_excess: Callable[[], None],
     *,
+    inside: Sequence[str],
     every: float = LOOK_INTERVAL,
     at_once: bool = False,
 ) -> None:
     """Look until cancelled; calls `on_excess` once and ends when they hold more than `limit`.
 
-    `at_once`: what is there before may be too much.
+    `inside` are the places of the directories in the sandbox, one by one. `at_once`: what is there
+    before may be too much.
     """
     pause = 0.0 if at_once else every
     while True:
         await asyncio.sleep(pause)
         started = _clock()
-        used = await asyncio.to_thread(used_bytes, directories)
+        used = await asyncio.to_thread(_used, directories, inside)
         if used > limit:
             on_excess()
             return
         pause = max(every, PAUSE_FACTOR * (_clock() - started))
+
+
+def _used(directories: Sequence[Path], inside: Sequence[str]) -> int:
+    return used_bytes(directories) + deleted_bytes(directories, inside)
 
 
 def used_bytes(directories: Sequence[Path]) -> int:
@@ -55,6 +65,43 @@ def used_bytes(directories: Sequence[Path]) -> int:
     except subprocess.TimeoutExpired:
         return sys.maxsize
     return max(blocks, files * SMALLEST)
+
+
+def deleted_bytes(directories: Sequence[Path], inside: Sequence[str]) -> int:
+    """What processes that have the directories at these places hold of files without a name."""
+    try:
+        shown = dict(zip(inside, [os.stat(path) for path in directories], strict=True))
+    except FileNotFoundError:
+        return 0
+    devices = {place.st_dev for place in shown.values()}
+    processes = [process for process in os.listdir("/proc") if process.isdigit()]
+    descriptors = (
+        path for process in processes if _has(process, shown) for path in _descriptors(process)
+    )
+    held: dict[int, int] = {}
+    for path in islice(descriptors, MAX_DESCRIPTORS):
+        with contextlib.suppress(OSError):
+            found = os.stat(path)
+            if found.st_nlink == 0 and found.st_dev in devices:
+                held[found.st_ino] = max(found.st_blocks * 512, SMALLEST)
+    return sum(held.values())
+
+
+def _has(process: str, shown: Mapping[str, os.stat_result]) -> bool:
+    """Whether it sees them, from a root that nothing in a sandbox can change."""
+    try:
+        return all(
+            os.path.samestat(os.stat(f"/proc/{process}/root{inside}"), place)
+            for inside, place in shown.items()
+        )
+    except OSError:
+        return False
+
+
+def _descriptors(process: str) -> Iterator[str]:
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as entries:
+        for entry in entries:
+            yield entry.path
 
 
 def _du(unit: str, directories: Sequence[Path]) -> int:

@@ -110,7 +110,12 @@ async def start_process(
     for pipe in pipes:
         pipe.close()
     control = _Control(end.exited, lambda: launcher.kill(name), writing, outputs, proxy)
-    _watch_disk(spec, end, control.kill)
+
+    def because(sentence: str) -> None:
+        end.broken_limit = sentence
+        control.kill()
+
+    watch_disk(spec, end.exited, because)
     return SandboxProcess(stdin, outputs[0][0], outputs[1][0], control)
 
 
@@ -196,27 +201,34 @@ class _End:
         )
 
 
-def _watch_disk(spec: SandboxSpec, end: _End, kill: Callable[[], None]) -> None:
-    """Until the sandbox has ended. A home outlives it, and is bounded apart from the rest."""
-    written = [bind.host for bind in spec.binds if bind.writable and bind.host.is_dir()]
-    directories = [*([spec.workspace] if spec.workspace else []), *written]
+def watch_disk(spec: SandboxSpec, exited: asyncio.Future[Exit], end: Callable[[str], None]) -> None:
+    """Look until the sandbox has exited, and have it ended with a sentence for too much.
 
-    def because(sentence: str) -> None:
-        end.broken_limit = sentence
-        kill()
-
+    A home outlives it, and is bounded apart from the rest.
+    """
+    written = {
+        bind.inside: bind.host for bind in spec.binds if bind.writable and bind.host.is_dir()
+    }
+    if spec.workspace is not None:
+        written["/workspace"] = spec.workspace
     watches = []
-    if directories:
-        on_excess = partial(because, too_much_disk(spec.limits))
-        watches.append(keep_within(spec.limits.disk, directories, on_excess))
+    if written:
+        on_excess = partial(end, too_much_disk(spec.limits))
+        directories = list(written.values())
+        watches.append(keep_within(spec.limits.disk, directories, on_excess, inside=list(written)))
     if spec.home is not None:
-        on_excess = partial(because, too_large_home(spec.home_limit))
+        on_excess = partial(end, too_large_home(spec.home_limit))
         watch = keep_within(
-            spec.home_limit, [spec.home], on_excess, every=HOME_INTERVAL, at_once=True
+            spec.home_limit,
+            [spec.home],
+            on_excess,
+            inside=[f"/home/{spec.party}"],
+            every=HOME_INTERVAL,
+            at_once=True,
         )
         watches.append(watch)
-    for task in [end.loop.create_task(watch) for watch in watches]:
-        end.exited.add_done_callback(lambda _, task=task: task.cancel())  # type: ignore[misc]
+    for task in [exited.get_loop().create_task(watch) for watch in watches]:
+        exited.add_done_callback(lambda _, task=task: task.cancel())  # type: ignore[misc]
 
 
 async def _writer(

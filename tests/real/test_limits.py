@@ -234,6 +234,13 @@ def test_what_lies_in_a_closed_directory_counts(user: User, workspace: Path) -> 
     assert result["ended"]["broken_limit"] == "it used more than its 32 MiB of disk"
 
 
+def test_files_that_were_deleted_count_while_they_are_open(user: User, workspace: Path) -> None:
+    script = "for n in 3 4; do eval exec $n'>'f; rm f; head -c 20M /dev/zero >&$n; done; sleep 60"
+    limits = {"disk": 32 * MIB}
+    result = run(user, ["bash", "-c", script], limits, workspace=str(workspace))
+    assert result["ended"]["broken_limit"] == "it used more than its 32 MiB of disk"
+
+
 def test_a_server_is_held_like_the_script(user: User) -> None:
     program = "held = bytearray(512 * 2**20)"
     result = python(user, program, {"memory": 128 * MIB}, party="mcp")
