@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import F, ProtectedError
 from django.utils import timezone
 
 from jobs import presence
@@ -94,16 +94,17 @@ def save_environment(*, actor: User | None, text: str) -> Environment:
 
 def delete_environment(environment: Environment, *, actor: User | None) -> None:
     """Machines remove their directories by and by. Raises `EnvironmentInUse`."""
-    with transaction.atomic():
+    try:
+        with transaction.atomic():
+            _audit(actor, "environment.delete", environment)
+            environment.delete()
+    except ProtectedError:
         names = list(environment.jobs.order_by("name").values_list("name", flat=True))
-        if names:
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            raise EnvironmentInUse(
-                f"Jobs use the environment {environment.name}: {', '.join(names[:NAMED])}{more}. "
-                "Give them another one first."
-            )
-        _audit(actor, "environment.delete", environment)
-        environment.delete()
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        raise EnvironmentInUse(
+            f"Jobs use the environment {environment.name}: {', '.join(names[:NAMED])}{more}. "
+            "Give them another one first."
+        ) from None
 
 
 def request_builds(environment: Environment, *, again: bool = False) -> int:

@@ -65,7 +65,15 @@ def main(everything: str, fake: str) -> None:
     _make_secret()
     _make_servers(everything, fake)
     _make_jobs()
+    _make_environment()
     json.dump({"sessions": _make_people()}, sys.stdout)
+
+
+def _make_environment() -> None:
+    """Nobody builds it: no worker lives yet, and no job uses it."""
+    from jobs.environments.services import create_environment
+
+    create_environment(actor=None, text="name: tools\npython: [humanize]\ndebian: [jq]\n")
 
 
 def _make_people() -> dict[str, str]:

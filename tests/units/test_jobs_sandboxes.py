@@ -48,7 +48,6 @@ def test_without_a_worker_the_page_says_how_to_start_one(administrator_client: C
 def test_the_adapter_and_what_sandboxes_see_are_shown(administrator_client: Client) -> None:
     text = page(administrator_client)
     assert "bubblewrap" in text
-    assert "uvx" in text
     assert "Filtered in every sandbox" in text
     assert "/dev/shm" in text
     assert "docs/examples" in text

@@ -19,7 +19,8 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from jobs.definition import JobData
-from jobs.models import Artifact, Blob, Job, Run, RunEvent
+from jobs.environments.services import create_environment
+from jobs.models import Artifact, Blob, Environment, Job, Run, RunEvent
 from jobs.services import create_job
 from secrets_vault.models import Secret
 from secrets_vault.services import ensure_key_ring, set_secret
@@ -68,6 +69,10 @@ class Things:
     @cached_property
     def job(self) -> Job:
         return create_job(actor=None, data=JobData("nightly", "#!/bin/sh\necho hi\n"))
+
+    @cached_property
+    def environment(self) -> Environment:
+        return create_environment(actor=None, text="name: tools\nnpm: [a]\n")
 
     @cached_property
     def run(self) -> Run:
@@ -173,6 +178,10 @@ def _job(things: Things) -> dict[str, Any]:
     return {"pk": things.job.pk}
 
 
+def _environment(things: Things) -> dict[str, Any]:
+    return {"pk": things.environment.pk}
+
+
 def _run(things: Things) -> dict[str, Any]:
     return {"pk": things.run.pk}
 
@@ -256,6 +265,13 @@ ROUTES: dict[str, Route] = {
     "jobs:enabled": action(_job),
     "jobs:delete": everyone(_job),
     "jobs:sandboxes": Route(SEE_OTHER, FORBIDDEN, OK),
+    "jobs:environment": everyone(_job),
+    # Environments
+    "environments:create": administrators(),
+    "environments:detail": Route(SEE_OTHER, OK, OK, _environment, member_may_post=False),
+    "environments:builds": everyone(_environment),
+    "environments:build": administrators_action(_environment),
+    "environments:delete": administrators(_environment),
     # Runs
     "runs:list": everyone(),
     "runs:detail": everyone(_run),

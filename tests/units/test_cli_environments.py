@@ -1,0 +1,184 @@
+"""`umpteenth env`: build, list, show and remove (issue 5, section 1)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from jobs.environments import builds
+from jobs.environments.build import BuildFailed
+from jobs.environments.definition import Definition
+from jobs.environments.log import BuildLog
+from jobs.environments.store import Store
+from jobs.models import Environment, EnvironmentBuild, Job
+from jobs.presence import report
+from jobs.sandbox import base as sandbox
+from tests.fakes.runs import make_job
+from umpteenth import celery
+from umpteenth.cli import environments
+from umpteenth.cli.environments import command
+from umpteenth.cli.following import describe
+from umpteenth.core.clock import database_now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TEXT = "name: tools\npython: [humanize]\n"
+
+
+@pytest.fixture(autouse=True)
+def failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Builds do at once what needs a registry; what is put in here they fail with."""
+    sentences: list[str] = []
+
+    async def build(
+        definition: Definition, store: Store, log: BuildLog, stopping: Callable[[], bool]
+    ) -> int:
+        log.begin("Python packages")
+        if sentences:
+            raise BuildFailed(sentences[0])
+        store.keep(store.begin(), definition.digest)
+        return 4096
+
+    monkeypatch.setattr(builds, "build_directory", build)
+    monkeypatch.setattr(sandbox, "problem", lambda: "")
+    monkeypatch.setattr(celery, "send_hint", lambda *words: True)
+    monkeypatch.setattr(environments, "POLL", 0.02)
+    monkeypatch.setattr(environments, "PATIENCE", 0.1)
+    yield sentences
+    shutil.rmtree(builds.store().place, ignore_errors=True)
+
+
+def env(*words: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(command, list(words), input=input)
+
+
+def as_json(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_a_file_makes_an_environment_and_says_who_builds_it(tmp_path: Path) -> None:
+    path = tmp_path / "tools.yml"
+    path.write_text(TEXT)
+    done = env("build", str(path))
+    assert (done.exit_code, done.stdout) == (0, "Environment tools stored.\n")
+    assert "No worker is running" in done.stderr
+    report(database_now(), slots=1, problem="")
+    from jobs.models import Worker
+
+    Worker.objects.update(machine="m1")
+    done = env("build", str(path))
+    assert done.stderr == "It is built on 1 machine now.\n"
+    assert Environment.objects.count() == 1
+    assert EnvironmentBuild.objects.get().status == "queued"
+
+
+def test_a_changed_file_changes_the_environment_of_that_name() -> None:
+    env("build", "-", input=TEXT)
+    env("build", "-", input="name: tools\nnpm: [a]\n")
+    assert Environment.objects.get().version == 2
+
+
+def test_waiting_builds_it_here_and_prints_the_log() -> None:
+    done = env("build", "-", "--wait", input=TEXT)
+    assert done.exit_code == 0
+    assert done.stdout == "== Python packages\nEnvironment tools is ready.\n"
+    shape = as_json(env("build", "-", "--wait", "--json", input=TEXT))
+    assert [build["status"] for build in shape["builds"]] == ["ready"]
+
+
+def test_a_build_that_fails_ends_with_1_and_the_reason(failure: list[str]) -> None:
+    failure.append("Python packages: no such package.")
+    done = env("build", "-", "--wait", input=TEXT)
+    assert done.exit_code == 1
+    assert done.stderr.endswith("Python packages: no such package.\n")
+    done = env("build", "-", "--wait", "--json", input=TEXT)
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["builds"][0]["error"] == "Python packages: no such package."
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"name: x\npython: [--evil]\n", "python: '--evil' is no package"),
+        (b"\xff", "- is not text in UTF-8."),
+        (b"name: x\n#" + b"x" * 70_000, "The definition is larger than 64 KiB."),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_sentence(content: bytes, sentence: str) -> None:
+    done = CliRunner().invoke(command, ["build", "-"], input=content)
+    assert done.exit_code == 1
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_all_are_listed_with_where_they_are_built() -> None:
+    env("build", "-", "--wait", input=TEXT)
+    make_job(environment=Environment.objects.get())
+    assert "ready" in env("list").stdout
+    (shape,) = as_json(env("list", "--json"))
+    assert (shape["name"], shape["python"], shape["jobs"]) == ("tools", ["humanize"], ["digest"])
+
+
+def test_one_is_shown_with_the_log_of_this_machine() -> None:
+    env("build", "-", "--wait", input=TEXT)
+    shown = env("show", "tools").stdout
+    assert shown.startswith("id: ")
+    assert shown.endswith("\n== Python packages\n")
+    assert as_json(env("show", "tools", "--json"))["name"] == "tools"
+
+
+def test_one_that_is_removed_leaves_nothing_on_the_disk() -> None:
+    env("build", "-", "--wait", input=TEXT)
+    digest = Environment.objects.get().digest
+    assert builds.store().find(digest) is not None
+    assert as_json(env("remove", "tools", "--json")) == {"removed": "tools"}
+    assert builds.store().find(digest) is None
+    assert not EnvironmentBuild.objects.exists()
+
+
+def test_one_that_jobs_use_stays() -> None:
+    env("build", "-", input=TEXT)
+    make_job(environment=Environment.objects.get())
+    done = env("remove", "tools", "--yes")
+    assert (done.exit_code, Environment.objects.count()) == (1, 1)
+    assert "Jobs use the environment tools: digest." in done.stderr
+    assert Job.objects.get().environment is not None
+
+
+@pytest.mark.parametrize("words", [("show", "x"), ("remove", "x")])
+def test_an_unknown_name_ends_with_1(words: tuple[str, ...]) -> None:
+    done = env(*words)
+    assert done.exit_code == 1
+    assert "There is no environment named x." in done.stderr
+
+
+def test_a_run_that_waits_for_it_is_followed_in_words() -> None:
+    payload = {"environment": "tools", "message": "npm packages"}
+    assert describe("sandbox.image_wait", payload) == "tools: npm packages"
+    assert describe("sandbox.image_wait", {"environment": "tools", "done": True}) == "tools: ready"
+
+
+def test_programs_of_the_default_environment_come_with_versions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """P20."""
+    from jobs.sandbox import programs
+
+    for name, script in {"node": "echo v20.1.2", "jq": "echo jq-1.6", "git": "exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(programs, "_SEARCH_PATH", f"{tmp_path}")
+    monkeypatch.setattr(programs, "find_uv", lambda: None)
+    found = dict(programs.default_environment())
+    assert (found["Node"], found["jq"], found["git"], found["ripgrep"]) == (
+        "20.1.2",
+        "1.6",
+        "?",
+        "",
+    )
