@@ -1,7 +1,8 @@
 """What a sandbox is to its users: a specification, a process, a reason why not.
 
-Adapters make it real (`bubblewrap`; an engine comes later). This package needs the standard
-library only; options of the installation are read where the adapter is made.
+Adapters make it real: `bubblewrap`, and `engine` for Docker and Podman. Without the latter this
+package needs the standard library only; options of the installation are read where the adapter
+is made.
 """
 
 from __future__ import annotations
@@ -181,6 +182,10 @@ class Adapter(Protocol):
         """A sentence with the remedy for each limit that is not enforced here. May block."""
         ...
 
+    def tidy(self) -> None:
+        """Remove what workers left behind that have died. May block."""
+        ...
+
     async def start(
         self, argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
     ) -> SandboxProcess: ...
@@ -191,11 +196,19 @@ _lock = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _make_adapter() -> Adapter:
-    from jobs.sandbox.bubblewrap import Bubblewrap
     from jobs.sandbox.places import Places
     from umpteenth.core.config import get_options
 
-    return Bubblewrap(Places.from_options(get_options()))
+    options = get_options()
+    places = Places.from_options(options)
+    if options.sandbox.adapter == "engine":
+        from jobs.sandbox.engine.adapter import Engine
+
+        engine = options.sandbox.engine
+        return Engine(places, url=engine.url, image=engine.image, runtime=engine.runtime)
+    from jobs.sandbox.bubblewrap import Bubblewrap
+
+    return Bubblewrap(places)
 
 
 def adapter() -> Adapter:
@@ -216,6 +229,11 @@ def problem() -> str:
 def gaps() -> tuple[str, ...]:
     """A sentence with the remedy for each limit that this process cannot enforce. May block."""
     return adapter().gaps()
+
+
+def tidy() -> None:
+    """Remove what dead workers left behind; a worker does it at its start and now and then."""
+    adapter().tidy()
 
 
 async def start(

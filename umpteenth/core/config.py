@@ -130,7 +130,26 @@ class RunsOptions(_Section):
     max_concurrent: Annotated[int, Field(ge=1, le=256)] = 4
 
 
+class EngineOptions(_Section):
+    # The socket of Docker or Podman; it has to be on the worker's machine.
+    url: str = "unix:///var/run/docker.sock"
+    # What sandboxes without an environment of their own are made of.
+    image: Annotated[str, Field(min_length=1, max_length=255)] = "umpteenth-sandbox"
+    # A runtime that the engine knows, such as runsc; empty for its default.
+    runtime: str = ""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        if not value.startswith("unix:///"):
+            raise ValueError("must be a socket of this machine such as unix:///run/docker.sock")
+        return value
+
+
 class SandboxOptions(_Section):
+    # What makes sandboxes.
+    adapter: Literal["bubblewrap", "engine"] = "bubblewrap"
+    engine: EngineOptions = EngineOptions()
     # None: the project's own environment and docs/examples (see jobs.sandbox).
     readonly_paths: tuple[Path, ...] | None = None
     allow_unrestricted_network: bool = True

@@ -1,0 +1,554 @@
+"""Sandboxes as containers of Docker or Podman, through the API that both speak.
+
+A container is made, its three streams are connected, and then it is started: its first process is
+a shell of ours, the command its child. When the command ends, so does the container, and with it
+everything in it. Unlike a launcher an engine outlives its worker: what a dead one left is removed
+by the next (`leftovers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jobs.sandbox.base import (
+    LINE_LIMIT,
+    Bind,
+    Exit,
+    SandboxError,
+    SandboxProcess,
+    SandboxSpec,
+    SandboxUnavailable,
+)
+from jobs.sandbox.bubblewrap import check
+from jobs.sandbox.egress.proxy import Proxy
+from jobs.sandbox.engine import leftovers
+from jobs.sandbox.engine.client import POOL, Client, EngineError
+from jobs.sandbox.engine.containers import NO_PYTHON, Host, Image, container
+from jobs.sandbox.engine.streams import Streams, connect
+from jobs.sandbox.limits import too_much_memory
+from jobs.sandbox.places import Places
+from jobs.sandbox.process import watch_disk
+from jobs.sandbox.runtime import runtime_dir, small_file, socket_path
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
+IMAGES_KEPT = 30.0  # seconds until an image is looked at again, which may be another by then
+LISTENER_TIMEOUT = 30.0  # seconds for a guarded sandbox to hand over its listener
+END_TIMEOUT = 8.0  # seconds from the end of a container's outputs to its own
+END_INTERVAL = 0.01
+MAX_REPORT = 64 * 1024
+_KILLED = 128 + 9
+
+_SEEN = "/ump/seen"
+_PROBE = """
+[ "$(cat /ump/seen 2>/dev/null)" = "$1" ] || echo blind
+command -v python3 >/dev/null || echo snakeless
+while read -r name value; do [ "$name$value" = Seccomp:2 ] && exit 0; done </proc/self/status
+echo unfiltered
+"""
+
+
+class Engine:
+    """The adapter. `image` is that of sandboxes without an environment of their own."""
+
+    name = "engine"
+
+    def __init__(self, places: Places, *, url: str, image: str, runtime: str = "") -> None:
+        self.places = places
+        self.image = image
+        self._runtime = runtime
+        self._client = Client(url)
+        self._lock = threading.Lock()
+        self._problem: str | None = None
+        self._looked_at = 0.0
+        self._gaps: tuple[str, ...] = ()
+        self._info: dict[str, Any] = {}
+        self._images: dict[str, tuple[Image, float]] = {}
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    def problem(self) -> str:
+        """See `Adapter.problem`."""
+        with self._lock:
+            stale = time.monotonic() - self._looked_at > PROBLEM_KEPT
+            if self._problem is None or (self._problem and stale):
+                self._problem = self._look()
+                self._looked_at = time.monotonic()
+            return self._problem
+
+    def gaps(self) -> tuple[str, ...]:
+        """See `Adapter.gaps`."""
+        return () if self.problem() else self._gaps
+
+    def tidy(self) -> None:
+        """See `Adapter.tidy`."""
+        try:
+            removed = leftovers.remove_leftovers(self._client)
+        except EngineError as error:
+            logger.warning("sandboxes of dead workers could not be looked for: %s", error)
+            return
+        if removed:
+            logger.info("removed %d sandboxes of dead workers", removed)
+
+    async def start(
+        self, argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
+    ) -> SandboxProcess:
+        """See `jobs.sandbox.base.start`."""
+        if self._problem != "":
+            problem = await _in_pool(self.problem)
+            if problem:
+                raise SandboxUnavailable(problem)
+        if spec.root and (why := self._root_problem()):
+            raise SandboxUnavailable(why)
+        return await self._start(argv, spec, limit)
+
+    async def _start(self, argv: Sequence[str], spec: SandboxSpec, limit: int) -> SandboxProcess:
+        check(argv, spec)
+        made = await _finished(partial(self._make, argv, spec), _Made.discard)
+        try:
+            return await self._run(made, spec, limit)
+        except EngineError as error:
+            await _in_pool(made.discard)
+            raise SandboxError(f"The sandbox could not be started: {error}.") from error
+        except BaseException:
+            POOL.submit(made.discard)
+            raise
+
+    def _make(self, argv: Sequence[str], spec: SandboxSpec) -> _Made:
+        """A container that is not started yet, with a connection to its streams. Blocks."""
+        with contextlib.ExitStack() as undo:
+            host = self._host()
+            user = host.user_inside(spec)
+            report = _Report.make(user)
+            undo.callback(report.close)
+            handing = None
+            if spec.egress is not None:
+                handing = _listening(user)
+                undo.callback(_close, handing)
+            try:
+                body = container(
+                    argv,
+                    spec,
+                    self.places,
+                    self._known_image(spec.base or self.image),
+                    host,
+                    report=report.path,
+                    listener=Path(handing.getsockname()) if handing is not None else None,
+                    owner=str(runtime_dir()),
+                )
+                answer = self._client.call(lambda api: api.create_container_from_config(body))
+                made = _Made(self._client, answer["Id"], report, handing)
+                undo.pop_all()
+                undo.callback(made.discard)
+                made.connect()
+            except EngineError as error:
+                raise SandboxError(f"The sandbox could not be made: {error}.") from error
+            undo.pop_all()
+        return made
+
+    async def _run(self, made: _Made, spec: SandboxSpec, limit: int) -> SandboxProcess:
+        streams = await connect(made.take_socket(), limit)
+        proxy = Proxy(spec.egress) if spec.egress is not None else None
+        control = _Control(made, streams, spec, proxy)
+        try:
+            await _in_pool(made.start)
+            if proxy is not None:
+                proxy.serve(await self._listener(made, streams))
+        except BaseException:
+            control.abandon()
+            raise
+        control.watch()
+        return SandboxProcess(streams.stdin, streams.stdout, streams.stderr, control)
+
+    async def _listener(self, made: _Made, streams: Streams) -> socket.socket:
+        """What a guarded sandbox listens on, or a sentence why there is nothing."""
+        handed = asyncio.create_task(made.take_listener())
+        try:
+            await asyncio.wait(
+                {handed, streams.ended},
+                timeout=LISTENER_TIMEOUT,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if handed.done():
+                return handed.result()
+        finally:
+            handed.cancel()
+        if NO_PYTHON in made.report.read():
+            raise SandboxUnavailable(NO_PYTHON_WORDS)
+        said = " ".join((await streams.stderr.read()).decode(errors="replace").split())[-300:]
+        words = f": {said}" if said else ""
+        raise SandboxError(f"The sandbox did not hand over the listener of its network{words}.")
+
+    def _known_image(self, name: str) -> Image:
+        """Raises `EngineError`, and `SandboxUnavailable` where there is no such image."""
+        known, looked_at = self._images.get(name, (None, 0.0))
+        if known is None or time.monotonic() - looked_at > IMAGES_KEPT:
+            try:
+                found = self._client.call(lambda api: api.inspect_image(name))
+            except EngineError as error:
+                if error.status == 404:
+                    raise SandboxUnavailable(_no_image(name)) from None
+                raise
+            known = Image.from_inspection(name, found)
+            self._images[name] = known, time.monotonic()
+        return known
+
+    def _host(self) -> Host:
+        remaps = self._has("name=userns")
+        return Host(os.geteuid(), self._runtime, own_user=self._is_rootless(), remaps=remaps)
+
+    def _is_rootless(self) -> bool:
+        return self._has("name=rootless")
+
+    def _has(self, security_option: str) -> bool:
+        return security_option in (self._info.get("SecurityOptions") or ())
+
+    def _root_problem(self) -> str:
+        """Root of a container is root of the machine unless the engine sees to it (P26)."""
+        return "" if self._is_rootless() else ROOT_IS_ROOT
+
+    def _look(self) -> str:
+        try:
+            self._info = self._client.call(lambda api: api.info())
+            if self._is_rootless() and not self._is_podman():
+                return ROOTLESS_DOCKER
+            self._known_image(self.image)
+            said = asyncio.run(self._probe())
+        except EngineError as error:
+            return f"Sandboxes cannot start: {error}. {CHECK}"
+        except SandboxUnavailable as error:
+            return str(error)
+        except SandboxError as error:
+            words = str(error)
+            # A path that it does not find is one of ours: nothing else is bound.
+            return BLIND if "no such file" in words.lower() else f"{words} {CHECK}"
+        if "blind" in said:
+            return BLIND
+        self._gaps = tuple(self._find_gaps(said))
+        return ""
+
+    def _is_podman(self) -> bool:
+        version = self._client.call(lambda api: api.version())
+        return any("podman" in part["Name"].lower() for part in version.get("Components") or ())
+
+    async def _probe(self) -> str:
+        token = secrets.token_hex(8)
+        seen = small_file(f"engine-{token}", lambda: token)
+        spec = SandboxSpec("agent", network=False, binds=(Bind(seen, _SEEN),), cwd="/")
+        try:
+            process = await self._start(["/bin/sh", "-c", _PROBE, "sh", token], spec, 4096)
+            try:
+                process.stdin.close()
+                said = (await process.stdout.read(4096)).decode(errors="replace")
+                error = (await process.stderr.read(4096)).decode(errors="replace")
+                code = await process.wait()
+            finally:
+                await process.kill()
+        finally:
+            seen.unlink()
+        if code != 0:
+            words = " ".join(error.split())[-300:] or f"exit code {code}"
+            raise SandboxError(f"A sandbox on trial did not start: {words}.")
+        return said
+
+    def _find_gaps(self, said: str) -> list[str]:
+        found = []
+        if "snakeless" in said:
+            found.append(f"{NO_PYTHON_WORDS} This is so for the image {self.image}.")
+        if "unfiltered" in said and not self._runtime:
+            found.append(UNFILTERED)
+        for key, words in _LIMITS.items():
+            if self._info.get(key) is False:
+                found.append(f"{words} {CGROUPS}")
+        if why := self._root_problem():
+            found.append(why)
+        return found
+
+
+CHECK = "See sandbox.engine in the configuration."
+CGROUPS = "Give it the controllers of cgroups that this needs."
+_LIMITS = {
+    "MemoryLimit": "The engine does not limit the memory of sandboxes.",
+    "PidsLimit": "The engine does not limit the number of processes of sandboxes.",
+    "CPUCfsQuota": "The engine does not limit the processors of sandboxes.",
+}
+UNFILTERED = (
+    "The engine does not filter the system calls of sandboxes; "
+    "let it use its default seccomp profile."
+)
+BLIND = (
+    "The engine does not see this worker's files. It has to run on the worker's machine; a worker "
+    "in a container needs the data directory and /tmp at the same paths as the engine."
+)
+ROOTLESS_DOCKER = (
+    "Docker in rootless mode cannot give a sandbox's user files of this worker; use rootless "
+    "Podman, a Docker that runs as root, or sandbox.adapter: bubblewrap."
+)
+ROOT_IS_ROOT = (
+    "Jobs cannot run as root with this engine, whose root would be root of this machine too; use "
+    "rootless Podman or sandbox.adapter: bubblewrap."
+)
+NO_PYTHON_WORDS = (
+    "The image has no python3 on its path, without which a sandbox has no guarded network; add it, "
+    "or set the job to No network."
+)
+
+
+def _no_image(name: str) -> str:
+    return (
+        f"The engine has no image {name}. Fetch it (docker pull, podman pull), build one "
+        "(docs/sandboxes.md says how), or name another in sandbox.engine.image."
+    )
+
+
+@dataclass
+class _Report:
+    """A pipe with a name, on which the first process says what only the inside knows.
+
+    Whatever runs inside may write to it as well, and would only speak ill of itself. It holds no
+    more than a pipe does.
+    """
+
+    path: Path
+    descriptor: int
+    content: str = ""
+
+    @classmethod
+    def make(cls, user: int) -> _Report:
+        path = socket_path().with_suffix(".pipe")
+        os.mkfifo(path, 0o600)
+        if os.geteuid() == 0:
+            os.chown(path, user, user)
+        # For both directions: it must not seem ended before somebody inside has opened it.
+        return cls(path, os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def read(self) -> str:
+        if self.descriptor >= 0:
+            with contextlib.suppress(BlockingIOError):
+                self.content += os.read(self.descriptor, MAX_REPORT).decode("ascii", "replace")
+        return self.content
+
+    def counts(self, kind: str, name: str) -> bool:
+        """Whether the last word on something is more than nought."""
+        lines = [line.split() for line in self.read().splitlines()]
+        said = [line[2] for line in lines if line[:2] == [kind, name] and len(line) == 3]
+        return bool(said) and said[-1].isdigit() and int(said[-1]) > 0
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass
+class _Made:
+    """A container of ours and what belongs to it on this side."""
+
+    client: Client
+    id: str
+    report: _Report
+    handing: socket.socket | None
+    _sock: socket.socket | None = None
+    _started: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def connect(self) -> None:
+        """Before the start, so that nothing is missed. Blocks."""
+        wish = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        answer = self.client.call(lambda api: api.attach_socket(self.id, params=wish))
+        # Its connection belongs to the HTTP library, which closes what it hands out.
+        theirs = getattr(answer, "_sock", answer)
+        self._sock = socket.socket(fileno=os.dup(theirs.fileno()))
+        answer.close()
+
+    def take_socket(self) -> socket.socket:
+        assert self._sock is not None
+        sock, self._sock = self._sock, None
+        return sock
+
+    def start(self) -> None:
+        self.client.call(lambda api: api.start(self.id))
+
+    def kill(self) -> None:
+        try:
+            leftovers.kill(self.client, self.id)
+        except EngineError as error:
+            logger.warning("a sandbox could not be killed: %s", error)
+
+    async def take_listener(self) -> socket.socket:
+        """The one that comes first, which is before the command; nobody is heard afterwards."""
+        assert self.handing is not None
+        loop = asyncio.get_running_loop()
+        self.handing.setblocking(False)
+        inside, _ = await loop.sock_accept(self.handing)
+        _close(self.handing)
+        with inside:
+            ready = asyncio.Event()
+            loop.add_reader(inside, ready.set)
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_reader(inside)
+            _, descriptors, _, _ = socket.recv_fds(inside, 16, 1)
+            if not descriptors:
+                raise SandboxError("The sandbox handed over no listener of its network.")
+            listener = socket.socket(fileno=descriptors[0])
+            if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                listener.close()
+                raise SandboxError("The sandbox handed over something else than a listener.")
+            inside.send(b"g")
+        return listener
+
+    def settle(self) -> tuple[int, bool, str]:
+        """After the outputs have ended: exit code, whether the engine saw it run out of memory,
+        what went wrong with the sandbox itself. Removes the container. Blocks."""
+        fault = ""
+        state: dict[str, Any] = {}
+        try:
+            deadline = time.monotonic() + END_TIMEOUT
+            while (state := self._state()).get("Running"):
+                if time.monotonic() > deadline:
+                    fault = "the engine let go of a sandbox that still ran"
+                    break
+                time.sleep(END_INTERVAL)
+        except EngineError as error:
+            fault = str(error)
+        self.discard()
+        code = _KILLED if fault else int(state.get("ExitCode", _KILLED))
+        return code, bool(state.get("OOMKilled")), fault or str(state.get("Error") or "")
+
+    def _state(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.call(lambda api: api.inspect_container(self.id))
+        state: dict[str, Any] = found.get("State") or {}
+        # Podman says "not running" a moment before it knows the exit code.
+        state["Running"] = state.get("Status") in ("created", "running", "stopping", "initialized")
+        return state
+
+    def discard(self) -> None:
+        """Kill and remove whatever there is. Never raises. Blocks."""
+        with self._lock:
+            self.report.read()
+            self.report.close()
+            if self.handing is not None:
+                _close(self.handing)
+            if self._sock is not None:
+                self._sock.close()
+            try:
+                leftovers.remove(self.client, self.id)
+            except EngineError as error:
+                logger.warning("a sandbox could not be removed: %s", error)
+
+
+class _Control:
+    """See `ProcessControl`."""
+
+    def __init__(
+        self, made: _Made, streams: Streams, spec: SandboxSpec, proxy: Proxy | None
+    ) -> None:
+        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._made = made
+        self._streams = streams
+        self._spec = spec
+        self._proxy = proxy
+        self._broken_limit = ""
+        self._watching: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        self._watching = asyncio.create_task(self._watch())
+        watch_disk(self._spec, self.exit, self._break)
+
+    def kill(self) -> None:
+        self._streams.drain()
+        if not self.exit.done():
+            POOL.submit(self._made.kill)
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
+        self._streams.close()
+
+    def abandon(self) -> None:
+        """Nothing came of it."""
+        self.close()
+        self.exit.cancel()
+
+    def _break(self, sentence: str) -> None:
+        self._broken_limit = sentence
+        self.kill()
+
+    async def _watch(self) -> None:
+        await asyncio.wait({self._streams.ended})
+        code, killed, fault = await _in_pool(self._made.settle)
+        report = self._made.report
+        out_of_memory = (killed or report.counts("memory", "oom_kill")) and not self._broken_limit
+        if fault:
+            logger.warning("a sandbox ended with %d: %s", code, fault)
+        if not self.exit.done():
+            memory = too_much_memory(self._spec.limits) if out_of_memory else ""
+            self.exit.set_result(
+                Exit(
+                    code,
+                    fault,
+                    out_of_memory=out_of_memory,
+                    broken_limit=self._broken_limit or memory,
+                    processes_refused=report.counts("pids", "max"),
+                )
+            )
+
+
+def _listening(user: int) -> socket.socket:
+    path = socket_path()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(str(path))
+        if os.geteuid() == 0:
+            os.chown(path, user, user)
+        path.chmod(0o600)
+        sock.listen(1)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _close(sock: socket.socket) -> None:
+    """Of a listening Unix socket, with its file; twice is fine."""
+    with contextlib.suppress(OSError):
+        Path(sock.getsockname()).unlink(missing_ok=True)
+    sock.close()
+
+
+async def _in_pool(work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(POOL, work)
+
+
+async def _finished(work: Callable[[], T], undo: Callable[[T], None]) -> T:
+    """What the work gives; where nobody waits any more it is undone."""
+    future = POOL.submit(work)
+
+    def discard(done: Any) -> None:
+        if done.exception() is None:
+            POOL.submit(undo, done.result())
+
+    try:
+        return await asyncio.shield(asyncio.wrap_future(future))
+    except asyncio.CancelledError:
+        future.add_done_callback(discard)
+        raise

@@ -1,0 +1,72 @@
+"""Containers of workers that died: a worker cannot take them along as a launcher does.
+
+Each is marked with the private runtime directory of its worker, which that one holds locked while
+it lives. A directory that is gone or not locked is a dead worker's. Only directories beside our
+own are judged: others may be out of sight rather than gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from jobs.sandbox.engine.client import Client, EngineError
+from jobs.sandbox.engine.containers import LABEL
+from jobs.sandbox.runtime import runtime_dir
+
+logger = logging.getLogger(__name__)
+
+
+def remove_leftovers(client: Client) -> int:
+    """End and remove them; how many there were. Blocks. Raises `EngineError`."""
+    ours = runtime_dir()
+    found = client.call(lambda api: api.containers(all=True, filters={"label": [LABEL]}))
+    removed = 0
+    for container in found:
+        owner = Path((container.get("Labels") or {}).get(LABEL, ""))
+        if owner == ours or owner.parent != ours.parent or is_alive(owner):
+            continue
+        try:
+            remove(client, container["Id"])
+            removed += 1
+        except EngineError as error:
+            logger.warning("a sandbox of a dead worker could not be removed: %s", error)
+    return removed
+
+
+def is_alive(directory: Path) -> bool:
+    """Whether the process whose runtime directory this is still holds it."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # another user's: not ours to judge
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def remove(client: Client, container: str) -> None:
+    """Kill and remove; one that is gone is fine. Blocks. Raises `EngineError`."""
+    kill(client, container)
+    try:
+        client.call(lambda api: api.remove_container(container, v=True, force=True))
+    except EngineError as error:
+        if error.status not in (404, 409):  # gone, or being removed
+            raise
+
+
+def kill(client: Client, container: str) -> None:
+    """Removal alone would wait for a stop in order, seconds long."""
+    try:
+        client.call(lambda api: api.kill(container, "KILL"))
+    except EngineError as error:
+        if error.status not in (404, 409, 500):  # gone, or not running (Podman says 500)
+            raise
