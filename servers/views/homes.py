@@ -16,8 +16,8 @@ from servers.views.common import can_manage, get_server, get_server_to_manage
 from umpteenth.core.htmx import Request, hx_redirect, render_page, toast
 
 _CLEARED = (
-    "Packages that it fetched go with it and are fetched again at its next start, and so does "
-    "whatever else it keeps in its home. A run that uses it at this moment may fail."
+    "Packages are fetched again at its next start; whatever else it keeps there is lost. A run "
+    "that uses it at this moment may fail."
 )
 
 
