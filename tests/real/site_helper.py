@@ -64,7 +64,7 @@ def start_unheard(name: str) -> str:
 
 
 def show(run_id: str) -> dict[str, Any]:
-    return shapes.run_shape(Run.objects.select_related("job").get(pk=run_id))
+    return shapes.run_details(Run.objects.select_related("job").get(pk=run_id))
 
 
 def runs(name: str) -> list[dict[str, Any]]:
@@ -80,7 +80,8 @@ def stored_files(run_id: str) -> list[dict[str, Any]]:
     """What a run left in the storage: its artifacts, then its large values."""
     run = Run.objects.get(pk=run_id)
     found = []
-    for item in (*run.artifacts.all(), *run.blobs.all()):
+    items: list[Any] = [*run.artifacts.all(), *run.blobs.all()]
+    for item in items:
         with default_storage.open(item.path, "rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()
         found.append({"name": getattr(item, "name", ""), "size": item.size, "sha256": digest})
