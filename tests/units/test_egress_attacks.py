@@ -133,6 +133,13 @@ def test_where_a_request_ends_is_never_in_doubt(fields: bytes) -> None:
         parse_head(b"POST http://site.test/ HTTP/1.1\r\n" + fields + b"\r\n")
 
 
+def test_chunks_are_not_of_http_1_0() -> None:
+    request = b"POST http://site.test/ HTTP/1.%d\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert parse_head(request % 1)[2] is not None
+    with pytest.raises(BadRequest):
+        parse_head(request % 0)
+
+
 def test_no_header_of_a_client_names_another_host() -> None:
     found, head, _ = parse_head(
         b"GET http://user@site.test:81\\@other.test/?x#@evil.test HTTP/1.1\r\n"

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,47 @@ async def test_plain_http_is_asked_of_it_with_the_whole_url() -> None:
     assert head.startswith(b"GET http://site.test/a?b HTTP/1.1\r\nProxy-Authorization: Basic ")
     assert b"\r\nHost: site.test\r\n" in head
     assert b"theirs" not in head
+
+
+async def test_nobody_gets_to_speak_with_it_himself() -> None:
+    """A request that becomes a tunnel would let its client ask for any other host."""
+    upstream = FakeUpstream()
+    found, _ = await asked(
+        upstream,
+        b"GET http://site.test/ HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+        b"GET http://169.254.169.254/ HTTP/1.1\r\n\r\n",
+    )
+    [head] = upstream.heads
+    assert head.startswith(b"CONNECT site.test:80 HTTP/1.1\r\n")
+    assert found.startswith(b"GET / HTTP/1.1\r\nHost: site.test\r\n")  # what went into the tunnel
+
+
+async def test_of_a_plain_request_nothing_behind_it_goes_there() -> None:
+    both = (
+        b"POST http://site.test/ HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody"
+        b"GET http://169.254.169.254/ HTTP/1.1\r\n\r\n"
+    )
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        seen = await reader.readexactly(4)
+        with suppress(TimeoutError):
+            seen += await asyncio.wait_for(reader.read(100), 0.2)
+        writer.write(seen)
+
+    async with target(count) as port:
+        egress = behind(port)
+        assert await egress.ask(both) == b"body"
+        egress.proxy.close()
+
+
+@pytest.mark.parametrize(
+    "host", ["010.0.0.1", "0x08080808", "8.8.2056", "::ffff:8.8.8.8", "loc%61lhost", "a.localhost"]
+)
+async def test_what_it_may_read_otherwise_is_not_asked_of_it(host: str) -> None:
+    with pytest.raises(Refused, match="read otherwise"):
+        await INTERNET(host, 443)
+    assert await INTERNET("8.8.8.8", 443) == ()
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class Proxy:
             words = f"No whole request came within {self._head_seconds:.0f} seconds."
             writer.write(answer(408, words))
             return False
-        found = await self._dial(target, head, writer)
+        found = await self._dial(target, head, writer, tunnel=body is None)
         if found is None:
             return False
         far, head = found
@@ -167,7 +167,7 @@ class Proxy:
         return True
 
     async def _dial(
-        self, target: Target, head: bytes, writer: asyncio.StreamWriter
+        self, target: Target, head: bytes, writer: asyncio.StreamWriter, *, tunnel: bool
     ) -> tuple[Streams, bytes] | None:
         """A connection to the target, its opening said to the client, and what to send first;
         None if there is none."""
@@ -180,8 +180,8 @@ class Proxy:
                 if upstream is None:
                     far = await dial(addresses, port, limit)
                 else:
-                    far = await upstream.connect(target, limit)
-                    head = upstream.ask(head, target) if head else head
+                    far = await upstream.connect(target, tunnel=tunnel, limit=limit)
+                    head = head if tunnel else upstream.ask(head, target)
         except Refused as error:
             self._egress.refused(host, port, str(error))
             writer.write(_socks_reply(_REFUSED) if target.socks else answer(403, str(error)))

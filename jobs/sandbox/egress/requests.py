@@ -196,7 +196,7 @@ def _plain_request(
     passed.append((b"Connection", b"Upgrade" if upgrade else b"close"))
     if upgrade:
         passed.append((b"Upgrade", upgrade[0]))
-    body = None if upgrade else Body(_length(headers))
+    body = None if upgrade else Body(_length(headers, version))
     lines = [b"%s %s %s" % (method, path.encode("latin-1"), version)]
     lines += [b"%s: %s" % header for header in passed]
     return target, b"\r\n".join(lines) + b"\r\n\r\n", body
@@ -225,12 +225,13 @@ def _named(headers: list[tuple[bytes, bytes]]) -> set[bytes]:
     return (words | {b"upgrade"}) - {b"content-length", b"transfer-encoding"}
 
 
-def _length(headers: list[tuple[bytes, bytes]]) -> int | None:
+def _length(headers: list[tuple[bytes, bytes]], version: bytes) -> int | None:
     """How long the body is; None: it comes in chunks. Raises `BadRequest` where that is open."""
     lengths = {value for name, value in headers if name.lower() == b"content-length"}
     codings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
     if codings:
-        if lengths or codings != [codings[0]] or codings[0].lower() != b"chunked":
+        doubtful = lengths or len(codings) > 1 or codings[0].lower() != b"chunked"
+        if doubtful or version == b"HTTP/1.0":  # which knows no chunks: readers do not agree
             raise BadRequest(400, "The request says in more than one way how long it is.")
         return None
     if not lengths:

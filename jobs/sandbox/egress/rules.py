@@ -70,7 +70,10 @@ class EgressRules:
             raise Refused(
                 f"{host}:{port} is a service of this installation itself, which no job may call."
             )
-        return () if self.upstream and private is None else found
+        if self.upstream and private is None:
+            self._check_form(host)
+            return ()
+        return found
 
     async def _resolve(self, host: str, port: int) -> tuple[str, ...]:
         """The addresses of the name; none where only the upstream proxy may know it."""
@@ -97,6 +100,15 @@ class EgressRules:
             )
         if not self.rules.allows_name(host):
             raise Refused(f"{host} is not among the job's allowed domains.")
+
+    @staticmethod
+    def _check_form(host: str) -> None:
+        """Nothing goes to another proxy that may read it otherwise: 010.0.0.1 is 8.0.0.1 here."""
+        address = addresses.literal(host)
+        if addresses.is_this_machine(host) or (
+            "%" in host if address is None else str(address) != host
+        ):
+            raise Refused(f"{host} is written in a way that other proxies may read otherwise.")
 
     @staticmethod
     def _check(refused: addresses.TargetRefused | None) -> None:

@@ -1,7 +1,10 @@
 """The proxy through which this machine itself gets out, where it needs one.
 
 Tunnels are asked of it with CONNECT, and plain HTTP with the whole URL, since many proxies allow
-CONNECT to port 443 alone. Standard library only, as in the rest of the proxy.
+CONNECT to port 443 alone. What turns into a tunnel needs CONNECT as well: the connection itself
+must never be a sandbox's to write to, for the next request on it may be for another host.
+
+Standard library only, as in the rest of the proxy.
 """
 
 from __future__ import annotations
@@ -35,8 +38,8 @@ class Upstream:
         words = f"Basic {base64.b64encode(said.encode()).decode()}" if parts.username else ""
         return cls(parts.hostname or "", parts.port or (443 if secure else 80), secure, words)
 
-    async def connect(self, target: Target, limit: int = CHUNK) -> Streams:
-        """A connection that leads to the target, or for a plain request to the proxy itself.
+    async def connect(self, target: Target, *, tunnel: bool, limit: int = CHUNK) -> Streams:
+        """A connection that leads to the target, or for one plain request to the proxy itself.
 
         Raises `OSError`.
         """
@@ -44,7 +47,7 @@ class Upstream:
             self.host, self.port, ssl=_context() if self.secure else None, limit=limit
         )
         try:
-            if target.tunnel:
+            if tunnel:
                 await self._tunnel(target, reader, writer)
         except BaseException:
             writer.transport.abort()
