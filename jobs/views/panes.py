@@ -32,6 +32,7 @@ _ALARMING = ("error", "reason")
 _SAID = {
     "server.unavailable": {"server", "message"},
     "server.notice": {"server"},
+    "server.skipped": {"server"},
     "server.tools_changed": {"server"},
     "tool.refused": {"server", "tool"},
     "broker.call": {"command", "ok", "found"},

@@ -18,6 +18,7 @@ from umpteenth.core.templatetags.ui import STATES
 from umpteenth.core.text import clean, finite_number
 
 PREVIEW = 160
+SHORT = 40  # characters of a detail that a line shows on every screen
 
 
 def icon_name(name: str) -> str:
@@ -178,7 +179,8 @@ def _skipped(line: Line, payload: Mapping[str, Any]) -> None:
     line.icon = "plug-off"
     line.title = "Server skipped"
     line.server = text_of(payload.get("server"))
-    line.detail = preview(payload.get("reason"))
+    reason = text_of(payload.get("reason"))
+    line.detail, line.has_body = preview(as_sentence(reason)), len(reason) > SHORT
 
 
 def _call(line: Line, payload: Mapping[str, Any]) -> None:

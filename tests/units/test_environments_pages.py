@@ -303,7 +303,7 @@ def test_a_job_file_names_its_environment(environment: Environment) -> None:
     assert current_data(job).environment == "tools"
     with pytest.raises(InvalidJob, match="There is no environment named other"):
         create_job(actor=None, data=parse_job_file(f"{file}other\n"))
-    with pytest.raises(JobFileError, match="^environment: must be text"):
+    with pytest.raises(JobFileError, match=r"^environment: must be text"):
         parse_job_file(f"{file}[tools]\n")
 
 

@@ -8,6 +8,8 @@ import pytest
 from django.test import Client
 
 from jobs.models import Run, RunEvent
+from jobs.skipping import ROOT_SKIPS
+from jobs.views.panes import panes_of
 from jobs.views.words import describe
 from tests.fakes.runs import make_job
 from tests.fakes.timelines import add, call, result, run_of
@@ -49,7 +51,7 @@ def page(client: Client, url: str) -> str:
             {"server": "time", "tools": 1, "after": "The server ended with exit code 3."},
             "Connected again",
         ),
-        ("server.skipped", {"server": "time", "reason": "disabled"}, "Server skipped"),
+        ("server.skipped", {"server": "time", "reason": "disabled"}, "Disabled."),
         ("network.connected", {"host": "pypi.org", "port": 443}, "pypi.org:443"),
         ("network.connected", {"host": "2001:db8::7", "port": 80}, "[2001:db8::7]:80"),
         (
@@ -84,6 +86,14 @@ def test_what_the_proxy_did_has_a_word_and_a_shape(run: Run, kind: str, outcome:
     assert (line.title, line.outcome, line.server) == ("a.example:443", outcome, "time")
     # The whole reason can be read on a phone, too.
     assert line.has_body is (kind != "connected")
+
+
+def test_the_whole_reason_of_a_skip_can_be_read(run: Run) -> None:
+    """P26"""
+    add(run, "server.skipped", {"server": "brave", "reason": ROOT_SKIPS})
+    event = RunEvent.objects.get(kind="server.skipped")
+    assert describe(event).has_body
+    assert [pane.raw for pane in panes_of(event)] == [ROOT_SKIPS]
 
 
 def test_a_key_that_is_not_there_is_an_answer_and_no_error(member_client: Client, run: Run) -> None:
