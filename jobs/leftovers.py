@@ -1,9 +1,8 @@
 """Removes what nobody needs any more on a worker's disk: directories of runs whose worker was
-killed, their control groups, and the homes of servers that were deleted or
-cleared.
+killed, what is left of their sandboxes, and the homes of servers that were deleted or cleared.
 
-A killed worker's processes ended with it (`jobs.sandbox.launcher`); files have nobody who does
-that.
+A killed worker's processes ended with it (`jobs.sandbox.launcher`), but for an engine's; files
+have nobody who does that.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from jobs.models import Run
-from jobs.sandbox import cgroups
+from jobs.sandbox import base as sandbox
 from jobs.sandbox.files import remove_tree
 from jobs.sandbox.homes import Homes
 from servers.models import Server
@@ -32,7 +31,7 @@ def remove_leftovers() -> int:
     """
     options = get_options()
     homes = Homes.from_options(options)
-    cgroups.shared().remove_leftovers()
+    sandbox.tidy()
     unfinished = Run.objects.filter(status__in=Run.UNFINISHED)
     runs = _remove_others(options.data_dir / "runs", unfinished)
     return runs + _remove_others(homes.folder, Server.objects.all()) + homes.remove_cleared()

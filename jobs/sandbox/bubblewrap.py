@@ -110,7 +110,8 @@ class Bubblewrap:
         return (*found, why) if (why := self.root_problem()) else found
 
     def tidy(self) -> None:
-        """See `Adapter.tidy`. Nothing of a sandbox outlives its launcher."""
+        """See `Adapter.tidy`. Of a sandbox only its groups outlive its launcher."""
+        self._cgroups.remove_leftovers()
 
     def _known(self, root: bool, look: Callable[[], str]) -> str:
         problem, looked_at = self._problems.get(root, (None, 0.0))

@@ -16,16 +16,14 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from jobs.sandbox.base import (
     LINE_LIMIT,
     Bind,
-    Exit,
     SandboxError,
     SandboxProcess,
     SandboxSpec,
@@ -36,23 +34,24 @@ from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.engine import leftovers
 from jobs.sandbox.engine.client import POOL, Client, EngineError
 from jobs.sandbox.engine.containers import NO_PYTHON, Host, Image, container
+from jobs.sandbox.engine.running import (
+    Control,
+    Made,
+    Report,
+    close_listening,
+    finished,
+    in_pool,
+    listening,
+)
 from jobs.sandbox.engine.streams import Streams, connect
-from jobs.sandbox.limits import too_much_memory
 from jobs.sandbox.places import Places
-from jobs.sandbox.process import watch_disk
-from jobs.sandbox.runtime import runtime_dir, small_file, socket_path
+from jobs.sandbox.runtime import runtime_dir, small_file
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
 IMAGES_KEPT = 30.0  # seconds until an image is looked at again, which may be another by then
 LISTENER_TIMEOUT = 30.0  # seconds for a guarded sandbox to hand over its listener
-END_TIMEOUT = 8.0  # seconds from the end of a container's outputs to its own
-END_INTERVAL = 0.01
-MAX_REPORT = 64 * 1024
-_KILLED = 128 + 9
-
 _SEEN = "/ump/seen"
 _PROBE = """
 [ "$(cat /ump/seen 2>/dev/null)" = "$1" ] || echo blind
@@ -60,6 +59,34 @@ command -v python3 >/dev/null || echo snakeless
 while read -r name value; do [ "$name$value" = Seccomp:2 ] && exit 0; done </proc/self/status
 echo unfiltered
 """
+
+CHECK = "See sandbox.engine in the configuration."
+CGROUPS = "Give it the controllers of cgroups that this needs."
+_LIMITS = {
+    "MemoryLimit": "The engine does not limit the memory of sandboxes.",
+    "PidsLimit": "The engine does not limit the number of processes of sandboxes.",
+    "CPUCfsQuota": "The engine does not limit the processors of sandboxes.",
+}
+UNFILTERED = (
+    "The engine does not filter the system calls of sandboxes; "
+    "let it use its default seccomp profile."
+)
+BLIND = (
+    "The engine does not see this worker's files. It has to run on the worker's machine; a worker "
+    "in a container needs the data directory and /tmp at the same paths as the engine."
+)
+ROOTLESS_DOCKER = (
+    "Docker in rootless mode cannot give a sandbox's user files of this worker; use rootless "
+    "Podman, a Docker that runs as root, or sandbox.adapter: bubblewrap."
+)
+ROOT_IS_ROOT = (
+    "Jobs cannot run as root with this engine, whose root would be root of this machine too; use "
+    "rootless Podman or sandbox.adapter: bubblewrap."
+)
+NO_PYTHON_WORDS = (
+    "The image has no python3 on its path, without which a sandbox has no guarded network; add it, "
+    "or set the job to No network."
+)
 
 
 class Engine:
@@ -111,7 +138,7 @@ class Engine:
     ) -> SandboxProcess:
         """See `jobs.sandbox.base.start`."""
         if self._problem != "":
-            problem = await _in_pool(self.problem)
+            problem = await in_pool(self.problem)
             if problem:
                 raise SandboxUnavailable(problem)
         if spec.root and (why := self._root_problem()):
@@ -120,27 +147,27 @@ class Engine:
 
     async def _start(self, argv: Sequence[str], spec: SandboxSpec, limit: int) -> SandboxProcess:
         check(argv, spec)
-        made = await _finished(partial(self._make, argv, spec), _Made.discard)
+        made = await finished(partial(self._make, argv, spec), Made.discard)
         try:
             return await self._run(made, spec, limit)
         except EngineError as error:
-            await _in_pool(made.discard)
+            await in_pool(made.discard)
             raise SandboxError(f"The sandbox could not be started: {error}.") from error
         except BaseException:
             POOL.submit(made.discard)
             raise
 
-    def _make(self, argv: Sequence[str], spec: SandboxSpec) -> _Made:
+    def _make(self, argv: Sequence[str], spec: SandboxSpec) -> Made:
         """A container that is not started yet, with a connection to its streams. Blocks."""
         with contextlib.ExitStack() as undo:
             host = self._host()
             user = host.user_inside(spec)
-            report = _Report.make(user)
+            report = Report.make(user)
             undo.callback(report.close)
             handing = None
             if spec.egress is not None:
-                handing = _listening(user)
-                undo.callback(_close, handing)
+                handing = listening(user)
+                undo.callback(close_listening, handing)
             try:
                 body = container(
                     argv,
@@ -153,7 +180,7 @@ class Engine:
                     owner=str(runtime_dir()),
                 )
                 answer = self._client.call(lambda api: api.create_container_from_config(body))
-                made = _Made(self._client, answer["Id"], report, handing)
+                made = Made(self._client, answer["Id"], report, handing)
                 undo.pop_all()
                 undo.callback(made.discard)
                 made.connect()
@@ -162,12 +189,12 @@ class Engine:
             undo.pop_all()
         return made
 
-    async def _run(self, made: _Made, spec: SandboxSpec, limit: int) -> SandboxProcess:
+    async def _run(self, made: Made, spec: SandboxSpec, limit: int) -> SandboxProcess:
         streams = await connect(made.take_socket(), limit)
         proxy = Proxy(spec.egress) if spec.egress is not None else None
-        control = _Control(made, streams, spec, proxy)
+        control = Control(made, streams, spec, proxy)
         try:
-            await _in_pool(made.start)
+            await in_pool(made.start)
             if proxy is not None:
                 proxy.serve(await self._listener(made, streams))
         except BaseException:
@@ -176,7 +203,7 @@ class Engine:
         control.watch()
         return SandboxProcess(streams.stdin, streams.stdout, streams.stderr, control)
 
-    async def _listener(self, made: _Made, streams: Streams) -> socket.socket:
+    async def _listener(self, made: Made, streams: Streams) -> socket.socket:
         """What a guarded sandbox listens on, or a sentence why there is nothing."""
         handed = asyncio.create_task(made.take_listener())
         try:
@@ -281,274 +308,8 @@ class Engine:
         return found
 
 
-CHECK = "See sandbox.engine in the configuration."
-CGROUPS = "Give it the controllers of cgroups that this needs."
-_LIMITS = {
-    "MemoryLimit": "The engine does not limit the memory of sandboxes.",
-    "PidsLimit": "The engine does not limit the number of processes of sandboxes.",
-    "CPUCfsQuota": "The engine does not limit the processors of sandboxes.",
-}
-UNFILTERED = (
-    "The engine does not filter the system calls of sandboxes; "
-    "let it use its default seccomp profile."
-)
-BLIND = (
-    "The engine does not see this worker's files. It has to run on the worker's machine; a worker "
-    "in a container needs the data directory and /tmp at the same paths as the engine."
-)
-ROOTLESS_DOCKER = (
-    "Docker in rootless mode cannot give a sandbox's user files of this worker; use rootless "
-    "Podman, a Docker that runs as root, or sandbox.adapter: bubblewrap."
-)
-ROOT_IS_ROOT = (
-    "Jobs cannot run as root with this engine, whose root would be root of this machine too; use "
-    "rootless Podman or sandbox.adapter: bubblewrap."
-)
-NO_PYTHON_WORDS = (
-    "The image has no python3 on its path, without which a sandbox has no guarded network; add it, "
-    "or set the job to No network."
-)
-
-
 def _no_image(name: str) -> str:
     return (
         f"The engine has no image {name}. Fetch it (docker pull, podman pull), build one "
         "(docs/sandboxes.md says how), or name another in sandbox.engine.image."
     )
-
-
-@dataclass
-class _Report:
-    """A pipe with a name, on which the first process says what only the inside knows.
-
-    Whatever runs inside may write to it as well, and would only speak ill of itself. It holds no
-    more than a pipe does.
-    """
-
-    path: Path
-    descriptor: int
-    content: str = ""
-
-    @classmethod
-    def make(cls, user: int) -> _Report:
-        path = socket_path().with_suffix(".pipe")
-        os.mkfifo(path, 0o600)
-        if os.geteuid() == 0:
-            os.chown(path, user, user)
-        # For both directions: it must not seem ended before somebody inside has opened it.
-        return cls(path, os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
-
-    def read(self) -> str:
-        if self.descriptor >= 0:
-            with contextlib.suppress(BlockingIOError):
-                self.content += os.read(self.descriptor, MAX_REPORT).decode("ascii", "replace")
-        return self.content
-
-    def counts(self, kind: str, name: str) -> bool:
-        """Whether the last word on something is more than nought."""
-        lines = [line.split() for line in self.read().splitlines()]
-        said = [line[2] for line in lines if line[:2] == [kind, name] and len(line) == 3]
-        return bool(said) and said[-1].isdigit() and int(said[-1]) > 0
-
-    def close(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-        self.path.unlink(missing_ok=True)
-
-
-@dataclass
-class _Made:
-    """A container of ours and what belongs to it on this side."""
-
-    client: Client
-    id: str
-    report: _Report
-    handing: socket.socket | None
-    _sock: socket.socket | None = None
-    _started: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def connect(self) -> None:
-        """Before the start, so that nothing is missed. Blocks."""
-        wish = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        answer = self.client.call(lambda api: api.attach_socket(self.id, params=wish))
-        # Its connection belongs to the HTTP library, which closes what it hands out.
-        theirs = getattr(answer, "_sock", answer)
-        self._sock = socket.socket(fileno=os.dup(theirs.fileno()))
-        answer.close()
-
-    def take_socket(self) -> socket.socket:
-        assert self._sock is not None
-        sock, self._sock = self._sock, None
-        return sock
-
-    def start(self) -> None:
-        self.client.call(lambda api: api.start(self.id))
-
-    def kill(self) -> None:
-        try:
-            leftovers.kill(self.client, self.id)
-        except EngineError as error:
-            logger.warning("a sandbox could not be killed: %s", error)
-
-    async def take_listener(self) -> socket.socket:
-        """The one that comes first, which is before the command; nobody is heard afterwards."""
-        assert self.handing is not None
-        loop = asyncio.get_running_loop()
-        self.handing.setblocking(False)
-        inside, _ = await loop.sock_accept(self.handing)
-        _close(self.handing)
-        with inside:
-            ready = asyncio.Event()
-            loop.add_reader(inside, ready.set)
-            try:
-                await ready.wait()
-            finally:
-                loop.remove_reader(inside)
-            _, descriptors, _, _ = socket.recv_fds(inside, 16, 1)
-            if not descriptors:
-                raise SandboxError("The sandbox handed over no listener of its network.")
-            listener = socket.socket(fileno=descriptors[0])
-            if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                listener.close()
-                raise SandboxError("The sandbox handed over something else than a listener.")
-            inside.send(b"g")
-        return listener
-
-    def settle(self) -> tuple[int, bool, str]:
-        """After the outputs have ended: exit code, whether the engine saw it run out of memory,
-        what went wrong with the sandbox itself. Removes the container. Blocks."""
-        fault = ""
-        state: dict[str, Any] = {}
-        try:
-            deadline = time.monotonic() + END_TIMEOUT
-            while (state := self._state()).get("Running"):
-                if time.monotonic() > deadline:
-                    fault = "the engine let go of a sandbox that still ran"
-                    break
-                time.sleep(END_INTERVAL)
-        except EngineError as error:
-            fault = str(error)
-        self.discard()
-        code = _KILLED if fault else int(state.get("ExitCode", _KILLED))
-        return code, bool(state.get("OOMKilled")), fault or str(state.get("Error") or "")
-
-    def _state(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.call(lambda api: api.inspect_container(self.id))
-        state: dict[str, Any] = found.get("State") or {}
-        # Podman says "not running" a moment before it knows the exit code.
-        state["Running"] = state.get("Status") in ("created", "running", "stopping", "initialized")
-        return state
-
-    def discard(self) -> None:
-        """Kill and remove whatever there is. Never raises. Blocks."""
-        with self._lock:
-            self.report.read()
-            self.report.close()
-            if self.handing is not None:
-                _close(self.handing)
-            if self._sock is not None:
-                self._sock.close()
-            try:
-                leftovers.remove(self.client, self.id)
-            except EngineError as error:
-                logger.warning("a sandbox could not be removed: %s", error)
-
-
-class _Control:
-    """See `ProcessControl`."""
-
-    def __init__(
-        self, made: _Made, streams: Streams, spec: SandboxSpec, proxy: Proxy | None
-    ) -> None:
-        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-        self._made = made
-        self._streams = streams
-        self._spec = spec
-        self._proxy = proxy
-        self._broken_limit = ""
-        self._watching: asyncio.Task[None] | None = None
-
-    def watch(self) -> None:
-        self._watching = asyncio.create_task(self._watch())
-        watch_disk(self._spec, self.exit, self._break)
-
-    def kill(self) -> None:
-        self._streams.drain()
-        if not self.exit.done():
-            POOL.submit(self._made.kill)
-
-    def close(self) -> None:
-        if self._proxy is not None:
-            self._proxy.close()
-        self._streams.close()
-
-    def abandon(self) -> None:
-        """Nothing came of it."""
-        self.close()
-        self.exit.cancel()
-
-    def _break(self, sentence: str) -> None:
-        self._broken_limit = sentence
-        self.kill()
-
-    async def _watch(self) -> None:
-        await asyncio.wait({self._streams.ended})
-        code, killed, fault = await _in_pool(self._made.settle)
-        report = self._made.report
-        out_of_memory = (killed or report.counts("memory", "oom_kill")) and not self._broken_limit
-        if fault:
-            logger.warning("a sandbox ended with %d: %s", code, fault)
-        if not self.exit.done():
-            memory = too_much_memory(self._spec.limits) if out_of_memory else ""
-            self.exit.set_result(
-                Exit(
-                    code,
-                    fault,
-                    out_of_memory=out_of_memory,
-                    broken_limit=self._broken_limit or memory,
-                    processes_refused=report.counts("pids", "max"),
-                )
-            )
-
-
-def _listening(user: int) -> socket.socket:
-    path = socket_path()
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(str(path))
-        if os.geteuid() == 0:
-            os.chown(path, user, user)
-        path.chmod(0o600)
-        sock.listen(1)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _close(sock: socket.socket) -> None:
-    """Of a listening Unix socket, with its file; twice is fine."""
-    with contextlib.suppress(OSError):
-        Path(sock.getsockname()).unlink(missing_ok=True)
-    sock.close()
-
-
-async def _in_pool(work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(POOL, work)
-
-
-async def _finished(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """What the work gives; where nobody waits any more it is undone."""
-    future = POOL.submit(work)
-
-    def discard(done: Any) -> None:
-        if done.exception() is None:
-            POOL.submit(undo, done.result())
-
-    try:
-        return await asyncio.shield(asyncio.wrap_future(future))
-    except asyncio.CancelledError:
-        future.add_done_callback(discard)
-        raise
