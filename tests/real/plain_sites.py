@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import django
+import uv
 
 from jobs.sandbox.places import system_python, visible_certificates
 from tests.real.conftest import PROJECT, Site, new_site
@@ -56,6 +57,10 @@ def _plain_site(public: Path, variables: dict[str, str]) -> Site:
     paths = {"HOME": str(home), "PYTHONPATH": f"{code}:{packages}"}
     paths["UMPTEENTH_SANDBOX__READONLY_PATHS"] = str(code / "tests")
     site = new_site({**paths, **variables})
+    # Where the uv package looks for its programs in a directory of packages alone.
+    (packages / "bin").mkdir(exist_ok=True)
+    for name in ("uv", "uvx"):
+        shutil.copy(Path(uv.find_uv_bin()).with_name(name), packages / "bin")
     site.code, site.python = code, system_python()
     user = str(PLAIN_ID)
     site.prefix = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups")
