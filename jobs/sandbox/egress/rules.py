@@ -66,11 +66,6 @@ class EgressRules:
                 f"{host} points to a private or local network address{shown}. The job setting"
                 " Allow private network opens such addresses."
             )
-        # A public address, too: a firewall that lets nobody in does not see who comes from here.
-        if not self.rules.allow_private and any(map(is_of_this_machine, _faces(found))):
-            raise Refused(
-                f"{host} is this machine itself. The job setting Allow private network opens it."
-            )
         if await self._is_own(found, port):
             raise Refused(
                 f"{host}:{port} is a service of this installation itself, which no job may call."
