@@ -9,7 +9,6 @@ import pytest
 
 from jobs.network import NetworkRules
 from jobs.sandbox.egress import rules
-from jobs.sandbox.egress import rules as egress_rules
 from jobs.sandbox.egress.base import (
     MAX_FAILURES,
     MAX_HOSTS,
@@ -191,19 +190,6 @@ async def test_a_service_of_ours_is_known_in_every_form_of_its_address(host: str
     rules = EgressRules(PRIVATE, own=frozenset({Endpoint("10.0.0.9", 5432)}))
     assert "this installation itself" in await why_not(rules, host, 5432)
     assert await rules(host, 5433)
-
-
-@pytest.mark.parametrize("host", [PUBLIC, "own.test"])
-async def test_a_public_address_of_this_machine_is_local(
-    host: str, names: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its services may be behind a firewall that does not see connections from inside."""
-    names(**{"own.test": (PUBLIC,)})
-    monkeypatch.setattr(egress_rules, "is_of_this_machine", lambda address: address == PUBLIC)
-    assert "local network address" in await why_not(INTERNET, host)
-    assert await OPEN(host, 443)
-    through = EgressRules(PRIVATE, upstream=True)
-    assert await through(host, 443) == (PUBLIC,)  # another proxy would come from outside
 
 
 async def test_a_database_named_by_this_machine_is_found_by_every_address_of_it() -> None:
