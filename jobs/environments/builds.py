@@ -8,11 +8,13 @@ so that of all processes of a machine one builds, and one that was killed is fol
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +23,7 @@ from django.db.models import Q, QuerySet
 
 from jobs.environments.build import BuildFailed, Stopped, build_directory
 from jobs.environments.definition import Definition, DefinitionError, parse_definition
+from jobs.environments.images import Images
 from jobs.environments.log import BuildLog
 from jobs.environments.store import Store
 from jobs.models import Environment, EnvironmentBuild
@@ -47,6 +50,24 @@ _slots = threading.BoundedSemaphore(AT_ONCE)
 def store() -> Store:
     """The environments of this machine."""
     return Store(get_options().data_dir)
+
+
+def uses_engine() -> bool:
+    return sandbox.adapter().name == "engine"
+
+
+@contextlib.contextmanager
+def hold(digest: str) -> Iterator[str | None]:
+    """What `SandboxSpec.base` is to be, kept while it is in use; None where it is not there.
+
+    Blocks. Raises `SandboxError` where an engine does not answer.
+    """
+    if uses_engine():
+        # An engine keeps an image that a container uses.
+        yield Images(store().machine()).find(digest)
+        return
+    with store().hold(digest) as path:
+        yield None if path is None else str(path)
 
 
 def request(
@@ -154,10 +175,10 @@ def _try(row: EnvironmentBuild, log: BuildLog) -> dict[str, Any]:
     try:
         definition = parse_definition(row.definition)
         size = _build_with_adapter(definition, log)
-    except (DefinitionError, BuildFailed, sandbox.SandboxError) as error:
-        return {"error": str(error)}
     except Stopped:
         return {"error": INTERRUPTED}
+    except (DefinitionError, BuildFailed, sandbox.SandboxError) as error:
+        return {"error": INTERRUPTED if _stopping.is_set() else str(error)}
     except OSError as error:
         return {"error": f"The environment could not be stored: {error.strerror or error}."}
     return {"size": size}
@@ -168,15 +189,22 @@ def _build_with_adapter(definition: Definition, log: BuildLog) -> int:
         raise BuildFailed(why)
     if why := sandbox.problem():
         raise BuildFailed(why)
+    if uses_engine():
+        return Images(store().machine()).make(definition, log, _stopping.is_set)
     return asyncio.run(build_directory(definition, store(), log, _stopping.is_set))
 
 
 def unsuitable(definition: Definition) -> str:
     """Why this machine's sandboxes cannot use such an environment; empty where they can."""
-    if definition.is_for_engine:
+    if definition.is_for_engine and not uses_engine():
         return (
             "This environment is an image for an engine, and sandboxes of this machine are made "
             f"by {sandbox.adapter().name}; list packages under python, npm and debian instead."
+        )
+    if uses_engine() and not definition.is_for_engine:
+        return (
+            "This environment lists packages, and sandboxes of this machine are made by an engine; "
+            "name an image or write a dockerfile instead."
         )
     return ""
 
@@ -222,6 +250,8 @@ def tidy() -> int:
     wanted = set(Environment.objects.values_list("digest", flat=True))
     unused_since = time.time() - get_options().sandbox.environment_days * 86_400
     gone = here.remove_unused(wanted, unused_since=unused_since)
+    if uses_engine():
+        gone += Images(here.machine()).remove_unused(wanted)
     rows = EnvironmentBuild.objects.filter(machine=here.machine())
     rows.filter(digest__in=gone).exclude(status__in=EnvironmentBuild.UNFINISHED).update(
         status=Status.REMOVED, size=0

@@ -55,15 +55,14 @@ async def provided(
     if wanted is None:
         yield ""
         return
-    store = builds.store()
     with contextlib.ExitStack() as held:
-        path = await asyncio.to_thread(held.enter_context, store.hold(wanted.digest))
-        if path is None:
+        base = await asyncio.to_thread(held.enter_context, builds.hold(wanted.digest))
+        if base is None:
             await _built(wanted, database, record, deadline, stopped)
-            path = await asyncio.to_thread(held.enter_context, store.hold(wanted.digest))
-        if path is None:
+            base = await asyncio.to_thread(held.enter_context, builds.hold(wanted.digest))
+        if base is None:
             raise NotProvided(f"The environment {wanted.name} went away while the run started.")
-        yield str(path)
+        yield base
 
 
 async def _built(
