@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sandbox import bubblewrap, cgroups
-from jobs.sandbox.base import Bind, Limits, SandboxProcess, SandboxSpec
+from jobs.sandbox.base import Adapter, Bind, Limits, SandboxProcess, SandboxSpec
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress, EgressEvent, Refused
 from jobs.sandbox.places import Places, find_uv, visible_certificates
@@ -50,6 +50,7 @@ def make_spec(request: dict[str, Any]) -> SandboxSpec:
         root=request.get("root", False),
         limits=Limits(**request.get("limits", {})),
         workspace=Path(request["workspace"]) if "workspace" in request else None,
+        home=Path(request["home"]) if "home" in request else None,
         binds=tuple(Bind(Path(host), *others) for host, *others in request.get("binds", [])),
     )
 
@@ -62,8 +63,9 @@ async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
         uv=find_uv(),
         certificates=visible_certificates(os.environ),
     )
-    adapter = Bubblewrap(places)
+    adapter: Adapter = make_adapter(places, request.get("engine"))
     if request.get("unfiltered"):
+        assert isinstance(adapter, Bubblewrap)
         leave_out_the_filter(adapter)
     elif problem := adapter.problem():
         return {"problem": problem}
@@ -75,6 +77,8 @@ async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
             await other.stdout.readline()  # it is up
         process = await adapter.start(request["argv"], make_spec(request))
         result = await finish(process, request)
+        if request.get("others_end"):
+            result["others"] = [await let_end(other) for other in others]
         if "limits" in request:
             result |= {"ended": vars(process.ended), "gaps": adapter.gaps(), "groups": groups()}
         if request.get("egress") is not None:
@@ -83,6 +87,20 @@ async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
     finally:
         for other in others:
             await other.kill()
+
+
+def make_adapter(places: Places, engine: dict[str, str] | None) -> Adapter:
+    if engine is None:
+        return Bubblewrap(places)
+    from jobs.sandbox.engine.adapter import Engine
+
+    return Engine(places, **engine)
+
+
+async def let_end(other: SandboxProcess) -> int:
+    """Answer what it reads; its exit code tells whether it lived until then."""
+    other.stdin.write(b"\n")
+    return await other.wait()
 
 
 def groups() -> list[dict[str, Any]]:
