@@ -1,4 +1,4 @@
-"""What a run says where its sandbox came to a limit of the job. No database here."""
+"""What a run says where its sandbox came to a limit of the job."""
 
 from __future__ import annotations
 
