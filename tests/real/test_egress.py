@@ -23,8 +23,10 @@ from jobs.sandbox import base as sandbox
 from jobs.sandbox import launcher_client, probe
 from jobs.sandbox.base import SandboxError, SandboxSpec
 from jobs.sandbox.bubblewrap import Bubblewrap
-from jobs.sandbox.egress.base import Egress, EgressEvent
+from jobs.sandbox.egress.base import Egress, EgressEvent, Refused
+from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.egress.rules import EgressRules
+from jobs.sandbox.egress.upstream import Upstream
 from jobs.sandbox.launcher_client import KILLED, LauncherClient
 from jobs.sandbox.places import Places, find_uv, visible_certificates
 from tests.fakes.executions import execute, without_a_machine
@@ -213,10 +215,11 @@ def adapter(tmp_path: Path) -> Bubblewrap:
 
 
 async def run(
-    adapter: Bubblewrap, script: str, rules: EgressRules
+    adapter: Bubblewrap, script: str, rules: EgressRules, upstream: Upstream | None = None
 ) -> tuple[str, list[EgressEvent]]:
     events: list[EgressEvent] = []
-    spec = SandboxSpec(party="agent", network=False, egress=Egress(rules, events.append))
+    egress = Egress(rules, events.append, upstream)
+    spec = SandboxSpec(party="agent", network=False, egress=egress)
     process = await adapter.start(["bash", "-c", script], spec)
     try:
         out = await process.stdout.read()
@@ -254,6 +257,32 @@ async def test_loopback_metadata_and_addresses_are_refused_by_the_rules(
     assert "cloud metadata" in events[-1].reason
     out, _ = await run(adapter, script, EgressRules(NetworkRules("internet", allow_private=True)))
     assert out == "200 200 200 403 "
+
+
+async def test_where_the_machine_needs_a_proxy_itself_programs_do_not_notice(
+    adapter: Bubblewrap, site: str
+) -> None:
+    """Names that nobody knows here are left to it, for plain HTTP and for tunnels."""
+    asked: list[EgressEvent] = []
+
+    async def knows(host: str, port: int) -> tuple[str, ...]:
+        if host != "site.test":
+            raise Refused("no")
+        return ("127.0.0.1",)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://ann:word@127.0.0.1:{listener.getsockname()[1]}"
+    other = Proxy(Egress(knows, asked.append))
+    other.serve(listener)
+    script = f"curl -sS {site}; curl -sSp {site}; curl -sS http://evil.test/; curl -sS {url}"
+    rules = EgressRules(NetworkRules("internet"), upstream=True)
+    try:
+        out, events = await run(adapter, script, rules, Upstream.at(url))
+    finally:
+        other.close()
+    assert out == "a page of the site\na page of the site\nno\n"
+    assert [event.kind for event in asked] == ["opened", "refused"]
+    assert {event.host for event in events} == {"site.test", "evil.test"}
 
 
 @pytest.mark.django_db(transaction=True)
