@@ -50,6 +50,13 @@ class DatabaseStorage(Storage):
     def exists(self, name: str) -> bool:
         return StoredFile.objects.filter(name=name).exists()
 
+    def listdir(self, path: str) -> tuple[list[str], list[str]]:
+        start = f"{path.rstrip('/')}/"
+        names = StoredFile.objects.filter(name__startswith=start).values_list("name", flat=True)
+        below = [name.removeprefix(start).partition("/") for name in names]
+        folders = {first for first, slash, _ in below if slash}
+        return sorted(folders), [first for first, slash, _ in below if not slash]
+
     def size(self, name: str) -> int:
         return self._find(name)[1]
 

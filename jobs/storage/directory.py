@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 
@@ -16,13 +17,25 @@ class DirectoryStorage(FileSystemStorage):
 
     def _save(self, name: str, content: File[bytes]) -> str:
         unfinished = f"{name}.{secrets.token_hex(8)}.part"
+        save = super()._save  # type: ignore[misc]  # not in the stubs
         try:
-            super()._save(unfinished, content)  # type: ignore[misc]  # not in the stubs
+            try:
+                save(unfinished, content)
+            except FileNotFoundError:  # whoever deleted the last file took the directory with it
+                save(unfinished, content)
             os.rename(self.path(unfinished), self.path(name))
         except BaseException:
             self.delete(unfinished)
             raise
         return name
+
+    def delete(self, name: str) -> None:
+        """A run's directory goes with its last file."""
+        super().delete(name)
+        parent = os.path.dirname(self.path(name))
+        if parent != self.location:
+            with contextlib.suppress(OSError):  # there are others in it, or it is gone
+                os.rmdir(parent)
 
     def url(self, name: str | None) -> str:
         """Files go out by our own pages only, which make them harmless (design, section 3)."""

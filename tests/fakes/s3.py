@@ -104,7 +104,22 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[match.end() + size + 2 :]
         return found
 
+    def _list(self, held: FakeS3, query: dict[str, list[str]]) -> None:
+        """One page of the names below a prefix."""
+        start = query["prefix"][0]
+        below = [key[len(start) :].partition("/") for key in held.objects if key.startswith(start)]
+        files = [
+            f"<Contents><Key>{start}{a}</Key></Contents>" for a, slash, _ in below if not slash
+        ]
+        folders = {a for a, slash, _ in below if slash}
+        found = [f"<CommonPrefixes><Prefix>{start}{a}/</Prefix></CommonPrefixes>" for a in folders]
+        body = f"<ListBucketResult>{''.join(files + found)}</ListBucketResult>"
+        self._answer(200, body.encode(), Content_Type="application/xml")
+
     def _get(self, held: FakeS3, key: str, query: Any, body: bytes) -> None:
+        if not key:
+            self._list(held, query)
+            return
         if key not in held.objects:
             self._refuse(404, "NoSuchKey")
             return

@@ -57,6 +57,12 @@ class StorageBehaviour:
         assert not storage.exists(name)
         assert storage.exists(other)
 
+    def test_the_files_of_a_run_are_listed(self, storage: Storage) -> None:
+        for name in ("runs/a/1", "runs/a/2", "runs/a/b/3", "runs/ab/4"):
+            storage.save(name, ContentFile(b"x"))
+        folders, files = storage.listdir("runs/a")
+        assert (folders, sorted(files)) == (["b"], ["1", "2"])
+
     def test_what_is_not_stored_is_missed_like_a_file(self, storage: Storage) -> None:
         assert not storage.exists("runs/a/never")
         with pytest.raises(FileNotFoundError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
@@ -32,7 +34,26 @@ class TestInADirectory(StorageBehaviour):
     def test_a_broken_save_leaves_no_half_file_beside(self, storage: FileSystemStorage) -> None:
         with pytest.raises(OSError, match="the disk is gone"):
             storage.save("runs/a/broken", File(Broken(LONG), name="broken"))
-        assert storage.listdir("runs/a") == ([], [])
+        assert storage.listdir("runs") == ([], [])
+
+    def test_a_directory_goes_with_its_last_file_and_comes_back(
+        self, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = (storage.save(f"runs/a/{n}", ContentFile(b"x")) for n in "12")
+        storage.delete(first)
+        assert storage.exists(second)
+        storage.delete(second)
+        assert list((tmp_path / "files/runs").iterdir()) == []
+        real, gone = os.open, [FileNotFoundError(2, "deleted just now")]
+
+        def late(*arguments: Any, **options: Any) -> int:
+            if gone:
+                raise gone.pop()
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(os, "open", late)
+        assert storage.size(storage.save("runs/a/3", ContentFile(b"xyz"))) == 3
+        assert gone == []
 
     def test_it_is_the_directory_files_of_the_data_directory(self, tmp_path: Path) -> None:
         storage = made(StorageOptions(), tmp_path)

@@ -14,6 +14,7 @@ from django.db import OperationalError
 from django.test import Client
 
 from jobs import services
+from jobs.leftovers import remove_leftovers
 from jobs.models import Blob, Run, StoredFile
 from jobs.timeline import Recorder
 from tests.fakes.executions import execute, without_a_machine
@@ -213,3 +214,27 @@ def test_files_wait_for_a_database_that_is_away_as_events_do(
         blob.path for blob in Blob.objects.all()
     }
     assert away == []
+
+
+def test_what_a_killed_worker_stored_and_never_named_is_deleted(
+    backend: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory of the run tells the next worker of the machine."""
+    (get_options().data_dir / "runs" / str(run.pk)).mkdir()
+    unnamed = default_storage.save(f"runs/{run.pk}/unnamed", ContentFile(b"x"))
+    elsewhere = default_storage.save("runs/another/unnamed", ContentFile(b"x"))
+    remove_leftovers()
+    assert not default_storage.exists(unnamed)
+    named = (run.artifacts.get().path, run.blobs.get().path, elsewhere)
+    assert all(default_storage.exists(path) for path in named)
+
+
+@pytest.mark.parametrize("backend", ["s3"], indirect=True)
+def test_a_bucket_that_is_away_keeps_no_worker_from_its_start(
+    backend: str, run: Run, bucket: FakeS3
+) -> None:
+    left = get_options().data_dir / "runs" / str(run.pk)
+    left.mkdir()
+    bucket.broken = 403
+    remove_leftovers()
+    assert not left.exists()
