@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import DatabaseError, close_old_connections, connection
+from django.db import DatabaseError, connection
 
 from jobs import endings, lifecycle
 from jobs.broker.server import Broker, new_token
@@ -61,7 +61,7 @@ def execute(run_id: UUID, worker: str | None = None) -> bool:
     """Claim the run and execute it to its end. False where it is not ours to take."""
     from jobs.presence import worker_name
 
-    close_old_connections()
+    give_back()
     token = lifecycle.claim(run_id, worker or worker_name())
     if token is None:
         return False
@@ -106,7 +106,7 @@ class Execution:
         with _live_lock:
             _live.add(self)
         # The worker's thread needs its connection again only at the very end.
-        connection.close()
+        give_back()
         try:
             outcome = self._execute()
             if not self._lost and not self.recorder.lost.is_set():
@@ -118,7 +118,7 @@ class Execution:
                 _live.discard(self)
             self._database.submit(_close)  # that thread's own
             self._database.shutdown(wait=False)
-            connection.close()
+            give_back()
 
     def stop(self, status: str, reason: str) -> None:
         """End the run soon with this status; the first reason counts. From any thread."""

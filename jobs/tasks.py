@@ -7,10 +7,10 @@ from functools import lru_cache
 from uuid import UUID
 
 from celery import shared_task
-from django.db import close_old_connections
 
 # Celery imports this module in the worker, where its signals must be listened to.
 from jobs import worker as _worker  # noqa: F401
+from umpteenth.core.connections import give_back
 
 _stopping = threading.Event()
 
@@ -34,7 +34,7 @@ def build_environments(_digest: str) -> None:
     """A hint that environments wait to be built; those of this machine begin in threads."""
     from jobs.environments import builds
 
-    close_old_connections()
+    give_back()
     builds.work_off()
 
 
@@ -75,5 +75,5 @@ def _use_slot(run_id: UUID | None) -> int:
 def _waiting() -> list[UUID]:
     from jobs import lifecycle
 
-    close_old_connections()
+    give_back()
     return lifecycle.claimable()

@@ -92,7 +92,8 @@ def append(
     With a token the run must still be live under it; without one the caller has made sure, in
     the same transaction, that it may write.
     """
-    with transaction.atomic():
+    # The caller's own transaction, if there is one, does not go on once this has failed.
+    with transaction.atomic(savepoint=token is not None):
         runs = Run.objects.filter(pk=run_id)
         if token is not None:
             runs = runs.filter(claim_token=token, status__in=Run.LIVE)

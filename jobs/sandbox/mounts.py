@@ -64,7 +64,8 @@ class _Options:
         self.add("--perms", mode, "--dir", inside)
 
     def parents(self, inside: str) -> None:
-        for parent in reversed(PurePosixPath(inside).parents):
+        parent = PurePosixPath(inside).parent
+        if parent not in self._made:
             self.directory(str(parent))
 
     def memory(self, inside: str) -> None:
@@ -82,7 +83,7 @@ class _Options:
         self.bind(Bind(host, inside or str(host)))
 
     def _is_shown(self, path: PurePosixPath) -> bool:
-        return any(path.is_relative_to(place) for place in self.shown)
+        return path in self.shown or any(parent in self.shown for parent in path.parents)
 
 
 def build_options(spec: SandboxSpec, places: Places, *, privileged: bool) -> list[str]:
