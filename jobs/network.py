@@ -32,8 +32,8 @@ _DOTS: Final = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})  # R
 DOWNLOADERS: Final = frozenset({"npx", "npm", "pnpx", "pnpm", "bunx", "uvx", "uv", "pipx"})
 NEEDS_DOWNLOAD: Final = (
     "npx -y and uvx download at each start and need the job setting Internet access. With "
-    "No network the package has to be installed already, and the command has to be the "
-    "installed one."
+    "No network the package has to be installed already, by the job's environment if not on the "
+    "machine, and the command has to be the installed one."
 )
 
 

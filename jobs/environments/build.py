@@ -7,6 +7,7 @@ it is the directory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -21,7 +22,6 @@ from jobs.sandbox import bases
 from jobs.sandbox.base import Bind, Limits, SandboxSpec
 from jobs.sandbox.disk import used_bytes
 from jobs.sandbox.egress.base import EgressEvent
-from jobs.sandbox.files import remove_tree
 from jobs.sandbox.network import network_for_packages
 from jobs.sandbox.places import find_uv
 from umpteenth.core import deadlines
@@ -48,22 +48,22 @@ async def build_directory(
 ) -> int:
     """Make it and put it in its place; its size in bytes. Raises `BuildFailed` or `Stopped`."""
     limit = get_options().sandbox.environment_time_limit
-    new = await asyncio.to_thread(store.begin)
+    made = contextlib.ExitStack()
     try:
-        try:
-            async with deadlines.timeout(limit):
-                for step in steps_of(definition):
-                    await _carry_out(step, new, log, stopping)
-        except TimeoutError:
-            raise BuildFailed(
-                f"The environment was not built within {limit:,} seconds "
-                "(sandbox.environment_time_limit)."
-            ) from None
+        new = await asyncio.to_thread(made.enter_context, store.making())
+        async with deadlines.timeout(limit):
+            for step in steps_of(definition):
+                await _carry_out(step, new, log, stopping)
         size = await asyncio.to_thread(used_bytes, [new / "root"])
         await asyncio.to_thread(store.keep, new, definition.digest)
         return size
+    except TimeoutError:
+        raise BuildFailed(
+            f"The environment was not built within {limit:,} seconds "
+            "(sandbox.environment_time_limit)."
+        ) from None
     finally:
-        await asyncio.to_thread(remove_tree, new)
+        await asyncio.to_thread(made.close)
 
 
 async def _carry_out(step: Step, new: Path, log: BuildLog, stopping: Callable[[], bool]) -> None:

@@ -28,6 +28,7 @@ from jobs.sandbox.files import remove_tree
 from jobs.sandbox.places import system_python
 
 PLACE = "environments"
+LOCKED_AFTER = 60.0  # seconds
 _NEW, _OLD = ".new-", ".old-"
 _ROOT, _MADE = "root", "made.json"
 
@@ -83,8 +84,10 @@ class Store:
                     os.utime(path)
                     return self.find(digest)
 
-    def begin(self) -> Path:
-        """A new directory to fill; `root` in it belongs to the user who builds."""
+    @contextlib.contextmanager
+    def making(self) -> Iterator[Path]:
+        """A new directory to fill; `root` and `scratch` in it belong to the user who builds. What
+        is not kept in the end goes, also where this process is killed meanwhile. Blocks."""
         self._make_place()
         new = self.place / f"{_NEW}{secrets.token_hex(8)}"
         for path in (new, new / _ROOT, new / "scratch"):
@@ -92,10 +95,16 @@ class Store:
             path.chmod(0o711 if path == new else 0o755)
             if os.geteuid() == 0 and path != new:
                 os.chown(path, USER_IDS["agent"], USER_IDS["agent"])
-        return new
+        descriptor = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield new
+        finally:
+            os.close(descriptor)
+            remove_tree(new)
 
     def keep(self, new: Path, digest: str) -> Path:
-        """What `begin` made takes its place; what was there goes when nobody uses it."""
+        """What `making` gave takes its place; what was there goes when nobody uses it."""
         remove_tree(new / "scratch")
         made = {"system": system_words(), "at": time.time()}
         (new / _MADE).write_text(json.dumps(made), encoding="utf-8")
@@ -117,8 +126,8 @@ class Store:
         gone = []
         for path in self._directories():
             if path.name.startswith((_NEW, _OLD)):
-                # A build is no older than its time limit, which is shorter than this.
-                if path.name.startswith(_OLD) or path.stat().st_mtime < time.time() - 86_400:
+                # One that was made this moment may not be locked yet.
+                if path.name.startswith(_OLD) or path.stat().st_mtime < time.time() - LOCKED_AFTER:
                     self._remove(path)
                 continue
             is_unused = path.name not in wanted or path.stat().st_mtime < unused_since

@@ -41,7 +41,8 @@ def failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         log.begin("Python packages")
         if sentences:
             raise BuildFailed(sentences[0])
-        store.keep(store.begin(), definition.digest)
+        with store.making() as new:
+            store.keep(new, definition.digest)
         return 4096
 
     monkeypatch.setattr(builds, "build_directory", build)

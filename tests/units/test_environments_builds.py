@@ -59,7 +59,8 @@ class Builder:
             await asyncio.sleep(0.01)
         if self.error is not None:
             raise self.error
-        store.keep(store.begin(), definition.digest)
+        with store.making() as new:
+            store.keep(new, definition.digest)
         return 4096
 
 

@@ -21,10 +21,10 @@ def store(tmp_path: Path) -> Store:
 
 
 def made(store: Store, digest: str, text: str = "x") -> Path:
-    new = store.begin()
-    (new / "root" / "file").write_text(text)
-    (new / "scratch" / "cache").write_text("much")
-    return store.keep(new, digest)
+    with store.making() as new:
+        (new / "root" / "file").write_text(text)
+        (new / "scratch" / "cache").write_text("much")
+        return store.keep(new, digest)
 
 
 def test_a_machine_keeps_its_name_and_all_its_workers_say_the_same(store: Store) -> None:
@@ -98,13 +98,19 @@ def test_what_nobody_has_used_for_long_goes_and_holding_counts_as_use(store: Sto
     assert store.remove_unused({"a", "b"}, unused_since=2000) == ["a"]
 
 
-def test_what_a_killed_builder_left_goes_after_a_day(store: Store) -> None:
-    new = store.begin()
+def test_what_is_being_made_stays_and_what_a_killed_builder_left_goes(store: Store) -> None:
+    with store.making() as new:
+        os.utime(new, (1000, 1000))
+        store.remove_unused(set(), unused_since=0)
+        assert new.exists()
+    assert not new.exists()  # it was not kept
+    left = store.place / ".new-0123"
+    left.mkdir()
     store.remove_unused(set(), unused_since=0)
-    assert new.exists()
-    os.utime(new, (1000, time.time() - 90_000))
+    assert left.exists()  # this moment's
+    os.utime(left, (1000, time.time() - module.LOCKED_AFTER - 1))
     store.remove_unused(set(), unused_since=0)
-    assert not new.exists()
+    assert not left.exists()
 
 
 def test_holding_what_is_not_there_holds_nothing(store: Store) -> None:
