@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from jobs.sandbox.spawner import make_spawner
 from tests.real.conftest import free_port
 from tests.real.sandboxes import User, user_who
+from umpteenth.core.ids import new_id
 
 pytestmark = pytest.mark.real
 
@@ -70,6 +72,20 @@ def test_a_crowd_is_served_or_turned_away_and_the_proxy_goes_on(
     assert (result["out"], result["err"]) == (expected, "")
     assert ["opened", "site.test", ""] in result["events"]
     assert {event[0] for event in result["events"]} <= {"opened", "failed"}
+
+
+async def test_a_test_tells_what_its_server_was_refused() -> None:
+    """From inside to the notices beside its result."""
+    told: list[str] = []
+    spawn = make_spawner(new_id(), tell=told.append)
+    process = await spawn(["curl", "-sS", "http://169.254.169.254/"], {})
+    try:
+        answer = (await process.stdout.read()).decode()
+        await process.wait()
+    finally:
+        await process.kill()
+    assert "points to a cloud metadata address" in answer
+    assert told == [answer.strip()]
 
 
 @dataclass(frozen=True)
