@@ -36,8 +36,8 @@ from jobs.sandbox.cgroups import Cgroups
 from jobs.sandbox.cgroups import shared as shared_cgroups
 from jobs.sandbox.egress.base import Egress, Refused
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, shared
-from jobs.sandbox.limits import gaps
-from jobs.sandbox.mounts import as_user, build_options
+from jobs.sandbox.limits import gaps, process_limit
+from jobs.sandbox.mounts import HELD_BACK, as_user, build_options
 from jobs.sandbox.places import Places
 from jobs.sandbox.probe import (
     IS_FILTERED,
@@ -63,6 +63,8 @@ _MAX_VALUE = 128 * 1024  # bytes of one variable or argument; the kernel's limit
 # Not bwrap's --chdir: as root it would need the right that it has given up already to enter a
 # directory of the party's own. A command that does not exist is the commonest mistake.
 _RUN = (
+    f'for ump in ${{{HELD_BACK}-}}; do eval "export $ump=\\"\\${HELD_BACK}$ump\\""; '
+    f'unset "{HELD_BACK}$ump"; done; unset ump {HELD_BACK}; '
     'cd -- "$1" || exit 126; shift; '
     'command -v -- "$1" >/dev/null || { echo "command not found: $1'
     ' (a sandbox sees /usr, /etc and the paths of sandbox.readonly_paths)" >&2; exit 127; }; '
@@ -242,7 +244,7 @@ def command_line(
         *(wait if spec.egress is not None else ()),
         "--",
         *(drop if privileged else ()),
-        *([_tool("prlimit"), f"--nproc={spec.limits.processes}"] if count_processes else ()),
+        *([_tool("prlimit"), f"--nproc={process_limit(spec.limits)}"] if count_processes else ()),
         # A session of its own: `kill 0` in a script must not reach bwrap, which is outside.
         _tool("setsid"),
         "/bin/sh",

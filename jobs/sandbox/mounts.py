@@ -10,6 +10,7 @@ machine's memory. A plain user owns what bwrap makes, so that modes alone would 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -33,6 +34,12 @@ SEARCH_PATH = "/ump/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 # What root of a sandbox may do (P26): as with files everywhere, with those of its own user only.
 ROOT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID")
+
+# What the loader and the C library of any program obey.
+_LOADS_CODE = re.compile(
+    r"LD_[A-Z0-9_]*|MALLOC_[A-Z0-9_]*|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|NLSPATH"
+)
+HELD_BACK = "UMP_HELD_BACK_"
 
 _USERS = """root:x:0:0:root:/root:/bin/bash
 agent:x:1000:1000:agent:/home/agent:/bin/bash
@@ -99,9 +106,18 @@ def build_options(spec: SandboxSpec, places: Places, *, privileged: bool) -> lis
         options.bind(bind)
     _hide(options, places.hidden, spec)
     options.add("--remount-ro", "/", "--clearenv")
-    for name, value in environment(spec, places).items():
+    for name, value in _held_back(environment(spec, places)).items():
         options.add("--setenv", name, value)
     return options.items
+
+
+def _held_back(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that make a program load code are called otherwise until only the command is left to
+    start: before it comes `setpriv`, which is root of this machine, and whatever makes the
+    sandbox. `bubblewrap` gives them their names back."""
+    late = [name for name in variables if _LOADS_CODE.fullmatch(name)]
+    found = {HELD_BACK + name if name in late else name: variables[name] for name in variables}
+    return {**found, HELD_BACK: " ".join(late)} if late else found
 
 
 def _namespaces(options: _Options, spec: SandboxSpec, privileged: bool) -> None:

@@ -114,6 +114,19 @@ def test_its_files_belong_to_the_worker_or_its_user(user: User) -> None:
     assert Path(workspace, "d/f").stat().st_uid == owner
 
 
+@pytest.mark.parametrize("root", [False, True])
+def test_nothing_that_starts_the_command_obeys_its_variables(user: User, root: bool) -> None:
+    """Else a package's library would run in a program that is root of this machine still, or that
+    has no filter yet. The loader names each program that it starts."""
+    env = {"LD_SHOW_AUXV": "1", "LD_LIBRARY_PATH": '/tmp/my "$libs"', "name": "kept"}
+    said = user.run(["/usr/bin/env"], root=root, env=env)
+    programs = [line.split()[1] for line in said["out"].splitlines() if "AT_EXECFN" in line]
+    assert programs == ["/usr/bin/env"]
+    held = dict(line.split("=", 1) for line in said["out"].splitlines() if "=" in line)
+    assert {name: held[name] for name in env} == env
+    assert not any("HELD_BACK" in name or name == "ump" for name in held)
+
+
 def test_exit_codes_and_signals_are_told_as_ever(user: User) -> None:
     assert run(user, "exit 7")["code"] == 7
     assert run(user, "kill -9 $$")["code"] == 137
