@@ -161,16 +161,16 @@ def _open(hierarchy: Hierarchy, wanted: set[str]) -> _Place | None:
         parent = _unified_parent(hierarchy)
         available = tuple((parent / "cgroup.controllers").read_text().split())
     controllers = tuple(name for name in CONTROLLERS if name in available and name in wanted)
+    if hierarchy.unified:
+        controllers = _hand_on(parent, controllers)
     if not controllers:
         return None
-    if hierarchy.unified:
-        _hand_on(parent, controllers)
     path, lock = _make_locked(parent)
     place = _Place(path, controllers, hierarchy.unified, lock)
     trial = path / "trial"
     try:
-        if hierarchy.unified:
-            _hand_on(path, controllers)
+        if hierarchy.unified and _hand_on(path, controllers) != controllers:
+            raise OSError(errno.EPERM, "controllers are not handed on", str(path))
         os.mkdir(trial)
         _limit(trial, place, Limits())
     except OSError:
@@ -195,20 +195,22 @@ def _is_delegated(group: Path) -> bool:
     return False
 
 
-def _hand_on(group: Path, controllers: Sequence[str]) -> None:
-    """Let the children of a v2 group have these controllers."""
+def _hand_on(group: Path, controllers: Sequence[str]) -> tuple[str, ...]:
+    """Let the children of a v2 group have these controllers; which of them they have then."""
     file = group / "cgroup.subtree_control"
-    missing = [name for name in controllers if name not in file.read_text().split()]
-    if not missing:
-        return
-    wish = " ".join(f"+{name}" for name in missing)
-    try:
-        _write(file, wish)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        _move_processes(group)
-        _write(file, wish)
+    for name in controllers:
+        if name in file.read_text().split():
+            continue
+        try:
+            _write(file, f"+{name}")
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                _move_processes(group)
+                _write(file, f"+{name}")
+            else:  # cpu may be refused alone, for the sake of real-time processes
+                logger.info("the controller %s is not handed on by %s: %s", name, group, error)
+    found = file.read_text().split()
+    return tuple(name for name in controllers if name in found)
 
 
 def _move_processes(group: Path) -> None:

@@ -19,8 +19,8 @@ from time import monotonic as _clock
 
 LOOK_INTERVAL = 1.0  # seconds
 HOME_INTERVAL = 5.0  # seconds; of a home, which is full already or grows slowly
-# The share of time that looking takes at most: a large tree is looked at less often.
-PAUSE_FACTOR = 4
+# A tree that takes long to look at is left alone for this many times as long.
+PAUSE_FACTOR = 2
 DU_TIMEOUT = 60.0
 # An empty file takes room too: as many files as pieces of this size fit in the limit.
 SMALLEST = 4096

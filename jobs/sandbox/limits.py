@@ -30,6 +30,11 @@ def resource_limits(limits: Limits, controllers: Collection[str]) -> list[tuple[
     return found
 
 
+def process_limit(limits: Limits) -> int:
+    """For `prlimit --nproc`, which cannot raise it above our own."""
+    return _within(resource.RLIMIT_NPROC, limits.processes, limits.processes)[1]
+
+
 def _within(which: int, soft: int, hard: int) -> tuple[int, int, int]:
     held = resource.getrlimit(which)[1]
     if held != resource.RLIM_INFINITY:

@@ -134,6 +134,20 @@ class TestVersion2:
         assert (place / "pids.max").read_text() == "60"
         assert not (place / "memory.max").exists()
 
+    def test_one_controller_that_is_refused_takes_no_other_along(
+        self, filesystem: CgroupFs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As cpu is while a real-time process runs."""
+        write = filesystem.write
+
+        def busy(file: Path, text: str) -> None:
+            if text == "+cpu":
+                raise OSError(errno.EINVAL, "Invalid argument")
+            write(file, text)
+
+        monkeypatch.setattr(cgroups, "_write", busy)
+        assert of(filesystem).controllers == {"memory", "pids"}
+
     def test_a_group_that_cannot_be_limited_is_not_claimed(
         self, filesystem: CgroupFs, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -47,6 +47,7 @@ class TestResourceLimits:
     def test_nothing_is_raised_above_our_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda which: (5, 7))
         assert set(self.of(frozenset()).values()) == {(7, 7), (0, 0)}
+        assert limits.process_limit(LIMITS) == 7
 
 
 class TestGaps:
