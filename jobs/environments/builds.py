@@ -21,12 +21,13 @@ from typing import Any
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import Q, QuerySet
 
+from jobs import presence
 from jobs.environments.build import BuildFailed, Stopped, build_directory
 from jobs.environments.definition import Definition, DefinitionError, parse_definition
 from jobs.environments.images import Images
 from jobs.environments.log import BuildLog
 from jobs.environments.store import Store
-from jobs.models import Environment, EnvironmentBuild
+from jobs.models import Environment, EnvironmentBuild, Worker
 from jobs.sandbox import base as sandbox
 from umpteenth.core.clock import database_now
 from umpteenth.core.config import get_options
@@ -89,9 +90,12 @@ def request(
     return rows.get()
 
 
-def request_here(definition: str, digest: str) -> EnvironmentBuild:
-    """Ask for a build on this machine, whose disk has no such environment."""
-    return request(definition, digest, store().machine(), host=socket.gethostname(), again=True)
+def request_here(definition: str, digest: str, *, again: bool = False) -> EnvironmentBuild:
+    """Ask for a build on this machine; whatever the row says, the machine knows what is there."""
+    if not again:
+        with hold(digest) as base:
+            again = base is None
+    return request(definition, digest, store().machine(), host=socket.gethostname(), again=again)
 
 
 def waiting_here() -> list[EnvironmentBuild]:
@@ -258,4 +262,12 @@ def tidy() -> int:
     )
     # Of what nobody calls by a name any more nothing is left to tell.
     rows.exclude(digest__in=wanted).exclude(status__in=EnvironmentBuild.UNFINISHED).delete()
+    _forget_machines()
     return len(gone)
+
+
+def _forget_machines() -> None:
+    """Rows of machines that have had no worker for a day: containers that are replaced, say."""
+    known = Worker.objects.values_list("machine", flat=True)
+    old = EnvironmentBuild.objects.filter(queued_at__lt=database_now() - presence.FORGET)
+    old.exclude(machine__in=list(known)).exclude(machine=store().machine()).delete()

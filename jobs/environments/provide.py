@@ -74,8 +74,7 @@ async def _built(
 ) -> None:
     started = time.monotonic()
     said = {"environment": wanted.name}
-    message = f"The environment {wanted.name} is built on this machine first"
-    record(WAIT_EVENT, {**said, "message": message})
+    record(WAIT_EVENT, {**said, "message": "Built on this machine first"})
     row = await database(partial(builds.request_here, wanted.definition, wanted.digest))
     step = ""
     while row.status in EnvironmentBuild.UNFINISHED:

@@ -116,7 +116,7 @@ def test_a_run_waits_for_what_its_machine_has_not_built(site: Site) -> None:
     assert run["status"] == "succeeded", run["error"]
     assert output_of(site, run["id"]) == "4.8.0\n"
     first, *_, last = waits(site, run["id"])
-    assert first["message"] == "The environment late is built on this machine first"
+    assert first["message"] == "Built on this machine first"
     assert last["done"] is True
     again = site.json("job", "run", "waits", "--wait")
     assert waits(site, again["id"]) == []

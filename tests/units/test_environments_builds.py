@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from jobs import lifecycle
 from jobs.environments import build as building
 from jobs.environments import builds, keeper, provide
 from jobs.environments.build import BuildFailed, Stopped, build_directory
@@ -23,10 +24,12 @@ from jobs.environments.provide import GaveUp, NotProvided, Wanted, provided
 from jobs.environments.recipe import Step
 from jobs.environments.services import create_environment
 from jobs.environments.store import Store
-from jobs.models import EnvironmentBuild, Worker
+from jobs.models import EnvironmentBuild, Job, Worker
 from jobs.presence import report, worker_name
 from jobs.sandbox import base as sandbox
-from tests.fakes.runs import start_plainly
+from tests.fakes.executions import execute, start, without_a_machine
+from tests.fakes.executions import wait_for as wait_until
+from tests.fakes.runs import kinds, make_job, make_run, start_plainly
 from umpteenth.core.clock import database_now
 from umpteenth.core.config import get_options
 
@@ -228,6 +231,26 @@ def test_one_that_was_unused_for_long_says_that_it_was_removed(
     assert (row.status, row.size) == (Status.REMOVED, 0)
 
 
+def test_rows_of_machines_that_are_gone_are_forgotten(builder: Builder) -> None:
+    create_environment(actor=None, text=TEXT)
+    old = builds.request(TEXT, DIGEST, "gone")
+    builds.request(TEXT, DIGEST, "new")
+    here = builds.request_here(TEXT, DIGEST)
+    day = database_now() - timedelta(days=2)
+    EnvironmentBuild.objects.filter(pk__in=[old.pk, here.pk]).update(queued_at=day)
+    builds.tidy()
+    left = set(EnvironmentBuild.objects.values_list("machine", flat=True))
+    assert left == {"new", builds.store().machine()}
+
+
+def test_one_that_came_meanwhile_is_not_built_twice(builder: Builder) -> None:
+    row = builds.request_here(TEXT, DIGEST)
+    builds.begin(row)
+    wait_for(row, Status.READY)
+    assert builds.request_here(TEXT, DIGEST).status == Status.READY
+    assert builds.request_here(TEXT, DIGEST, again=True).status == Status.QUEUED
+
+
 def test_a_worker_reports_its_machine_and_programs_and_builds_what_waits(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +312,7 @@ def test_a_run_without_an_environment_waits_for_nothing(builder: Builder) -> Non
 def test_a_run_waits_for_the_build_and_the_next_one_does_not(builder: Builder) -> None:
     base, events = asyncio.run(_provide(WANTED))
     assert base == str(builds.store().find(DIGEST))
-    assert events[0]["message"] == "The environment tools is built on this machine first"
+    assert events[0]["message"] == "Built on this machine first"
     assert events[-1]["done"] is True
     assert asyncio.run(_provide(WANTED)) == (base, [])
     assert builder.built == 1
@@ -309,6 +332,61 @@ def test_a_run_that_is_stopped_or_out_of_time_leaves_the_build_to_go_on(builder:
     builder.go.set()
     wait_for(EnvironmentBuild.objects.get(), Status.READY)
     assert builder.built == 1
+
+
+def _job(script: str = "true\n", **fields: Any) -> Job:
+    environment = create_environment(actor=None, text=TEXT)
+    return make_job(script=script, environment=environment, **fields)
+
+
+def test_the_script_of_a_run_gets_its_environment(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_a_machine(monkeypatch)
+    specs: list[Any] = []
+
+    async def begin(argv: Any, spec: Any, **options: Any) -> Any:
+        specs.append(spec)
+        return await start_plainly(argv, spec, **options)
+
+    monkeypatch.setattr(sandbox, "start", begin)
+    run = execute(_job())
+    assert (run.status, run.error) == ("succeeded", "")
+    assert [spec.base for spec in specs] == [str(builds.store().find(DIGEST))]
+    assert "sandbox.image_wait" in kinds(run)
+
+
+def test_a_run_without_its_environment_fails_before_its_script(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_a_machine(monkeypatch)
+    builder.error = BuildFailed("Python packages: gone.")
+    run = execute(_job())
+    assert run.status == "failed"
+    assert run.error == "The environment tools could not be built: Python packages: gone."
+    assert "script.exit" not in kinds(run)
+
+
+def test_waiting_is_part_of_a_runs_time(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_machine(monkeypatch)
+    builder.go.clear()
+    run = execute(_job(timeout=1))
+    assert (run.status, run.error) == ("timed_out", "the run reached its time limit of 1 second")
+
+
+def test_a_run_is_cancelled_while_it_waits(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_a_machine(monkeypatch)
+    builder.go.clear()
+    run = make_run(_job())
+    thread = start(run)
+    wait_until(lambda: builder.built == 1)
+    lifecycle.request_cancel(run.pk)
+    thread.join(10)
+    run.refresh_from_db()
+    assert run.status == "cancelled"
+    assert not thread.is_alive()
 
 
 def _step(script: str) -> Step:

@@ -67,7 +67,7 @@ def _build_here(environment: Environment, *, quiet: bool) -> EnvironmentBuild:
     from jobs.environments import builds, services
     from jobs.models import EnvironmentBuild
 
-    row = builds.request_here(environment.definition, environment.digest)
+    row = builds.request_here(environment.definition, environment.digest, again=True)
     # The other machines are asked, too; this one is at it already.
     asked = services.request_builds(environment)
     begin_at = time.monotonic() + (PATIENCE if asked else 0)
