@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -152,6 +153,13 @@ def test_a_fork_bomb_leaves_others_their_processes(user: User) -> None:
     assert int(result["out"].split()[1]) >= 30
 
 
+def test_a_worker_that_may_have_few_processes_itself_starts_sandboxes(user: User) -> None:
+    """A limit can only be lowered."""
+    narrow = replace(user, prefix=(*user.prefix, "prlimit", "--nproc=500:500"))
+    result = python(narrow, "import resource; print(resource.getrlimit(resource.RLIMIT_NPROC))", {})
+    assert result["out"] == "(500, 500)\n"
+
+
 def test_the_bomb_of_the_manuals_ends_with_its_sandbox(user: User) -> None:
     script = "bomb() { bomb | bomb & }; bomb 2>/dev/null; sleep 0.5; echo over"
     started = time.monotonic()
@@ -263,7 +271,7 @@ for _ in range(5):
     if os.fork() == 0:
         os.setsid()
         break
-print("up", flush=True)
+os.write(1, b"up\\n")  # all of them do
 while True:
     time.sleep(60)
 """
