@@ -6,11 +6,15 @@ import ast
 import asyncio
 import json
 import os
+import runpy
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs.broker.server import Broker
 from jobs.sandbox.files import UMP_SOURCE, ump_program
@@ -207,13 +211,76 @@ async def test_another_runs_token_is_refused(ump: Ump) -> None:
     assert (await ump("step", "x", UMP_TOKEN="other")).code == 2
 
 
-def test_it_imports_only_what_starts_fast() -> None:
-    """Its start counts in every call (feasibility, section 18)."""
-    tree = ast.parse(UMP_SOURCE.read_text())
-    imported = {
-        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
-    }
-    assert imported == {"json", "os", "sys", "_socket", "socket"}
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("step", "x"),
+        ("state", "list"),
+        ("mcp", "call", "demo", "echo", '{"a": [1.5]}', "--json"),
+        ("output", "set", "n", "[3]"),
+    ],
+)
+async def test_it_imports_only_what_starts_fast(run: FakeRun, words: tuple[str, ...]) -> None:
+    """Its start counts in every call (feasibility, section 18): `json` alone doubles it."""
+    async with Broker(run, "a-token", socket_path()) as broker:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-ISE", "-X", "importtime", str(UMP_SOURCE), *words),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={"UMP_SOCKET": str(broker.socket_path), "UMP_TOKEN": "a-token"},
+        )
+        _, told = await process.communicate()
+    assert process.returncode == 0
+    imported = {line.rpartition(b"|")[2].strip().decode() for line in told.splitlines()}
+    assert "_json" in imported
+    assert not imported & {"json", "json.decoder", "re", "enum", "socket", "typing", "argparse"}
+
+
+def load_ump(monkeypatch: pytest.MonkeyPatch, *, c_half: object) -> dict[str, Any]:
+    monkeypatch.setitem(sys.modules, "_json", c_half)
+    return runpy.run_path(str(UMP_SOURCE))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+# Close to JSON, and often just not.
+NEARLY = st.text(st.sampled_from('[]{}":,.-+0123456789eEtrufalsnNI \t\n\r\\\ufeffé'))
+
+
+class TestJsonByItsCHalf:
+    """It is private to CPython: what it does must be what `json` does, with it and without."""
+
+    ump = runpy.run_path(str(UMP_SOURCE))
+
+    @given(JSON, st.booleans())
+    def test_it_is_written_as_json_writes_it(self, value: object, only_ascii: bool) -> None:
+        assert self.ump["to_json"](value, only_ascii=only_ascii) == json.dumps(
+            value, ensure_ascii=only_ascii
+        )
+
+    @given(JSON.map(json.dumps) | NEARLY | st.text())
+    def test_it_is_read_as_json_reads_it(self, text: str) -> None:
+        def outcome(read: Callable[[str], object]) -> str:
+            try:
+                return repr(read(text))
+            except ValueError as error:
+                return f"{type(error)}: {error}"
+
+        assert outcome(self.ump["read_json"]) == outcome(json.loads)
+
+    @pytest.mark.parametrize(
+        "c_half", [None, SimpleNamespace(), SimpleNamespace(make_scanner=int, make_encoder=int)]
+    )
+    def test_without_it_or_with_another_one_all_is_the_same(
+        self, monkeypatch: pytest.MonkeyPatch, c_half: object
+    ) -> None:
+        ump = load_ump(monkeypatch, c_half=c_half)
+        assert ump["to_json"]({"é": [1.5, None]}) == '{"é": [1.5, null]}'
+        assert ump["read_json"](' {"a": [1, 2.5]}\n') == {"a": [1, 2.5]}
+        assert ump["typed"]("NaN") == "NaN"
+        assert ump["typed"]("[1e999]") == "[1e999]"
 
 
 def test_it_is_written_in_what_python_3_8_understands() -> None:
