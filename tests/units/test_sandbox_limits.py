@@ -16,6 +16,7 @@ from jobs import endings, presence
 from jobs.models import Worker
 from jobs.sandbox import base, limits
 from jobs.sandbox.base import Exit, Limits, SandboxProcess, SandboxSpec
+from jobs.sandbox.bubblewrap import command_line
 from jobs.sandbox.network import SandboxNetwork
 from jobs.sandbox.spawner import make_spawner
 from tests.fakes.executions import execute, without_a_machine
@@ -48,6 +49,28 @@ class TestResourceLimits:
         monkeypatch.setattr(resource, "getrlimit", lambda which: (5, 7))
         assert set(self.of(frozenset()).values()) == {(7, 7), (0, 0)}
         assert limits.process_limit(LIMITS) == 7
+
+
+class TestCountingProcesses:
+    SPEC = SandboxSpec(party="agent", network=False, limits=Limits(processes=40))
+
+    def tools(self, *, privileged: bool, count_processes: bool) -> list[str]:
+        line = command_line(
+            ["true"], self.SPEC, privileged=privileged, count_processes=count_processes
+        )
+        return [word.rpartition("/")[2] for word in line]
+
+    @pytest.mark.parametrize("privileged", [True, False])
+    def test_it_is_done_inside_where_no_group_does(self, privileged: bool) -> None:
+        """Outside, all processes of the user would count (feasibility, section 15)."""
+        words = self.tools(privileged=privileged, count_processes=True)
+        at = words.index("prlimit")
+        assert words[at : at + 3] == ["prlimit", "--nproc=40", "setsid"]
+        assert at > words.index("--")
+        assert ("setpriv" in words[:at]) is privileged
+
+    def test_a_group_needs_no_help(self) -> None:
+        assert "prlimit" not in self.tools(privileged=True, count_processes=False)
 
 
 class TestGaps:
