@@ -18,6 +18,7 @@ from jobs.sandbox.egress.base import (
     Refused,
 )
 from jobs.sandbox.egress.rules import (
+    MAX_LOOKED_AT,
     EgressRules,
     Endpoint,
     is_of_this_machine,
@@ -81,6 +82,16 @@ async def test_a_public_address_of_this_machine_is_a_local_one(
     monkeypatch.setattr(rules, "is_of_this_machine", lambda address: address == PUBLIC)
     assert "local network address" in await why_not(INTERNET, PUBLIC)
     assert await OPEN(PUBLIC, 443) == (PUBLIC,)
+
+
+async def test_of_thousands_of_addresses_those_are_dialled_that_were_looked_at(
+    names: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(rules, "is_of_this_machine", looks.append)
+    found = tuple(f"93.184.{number // 256}.{number % 256}" for number in range(4000))
+    names(**{"many.test": (*found, "10.0.0.1")})
+    assert await INTERNET("many.test", 443) == found[:MAX_LOOKED_AT] == tuple(looks)
 
 
 async def test_one_private_address_among_public_ones_is_enough(names: Callable[..., None]) -> None:

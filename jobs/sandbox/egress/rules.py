@@ -29,6 +29,9 @@ _DEFAULT_PORTS: Final = {
     **{"postgres": 5432, "postgresql": 5432, "redis": 6379, "rediss": 6379},
     **{"http": 80, "https": 443},
 }
+# Of the addresses of a name; what is not looked at is not dialled. Thousands in one answer, which
+# whoever owns the name may give, would each time take the worker a second.
+MAX_LOOKED_AT: Final = 64
 # A name that an upstream proxy is to resolve may mean nothing here; nobody waits for it for long.
 PROXIED_RESOLVE_SECONDS: Final = 1.0
 
@@ -56,7 +59,7 @@ class EgressRules:
         """See `Gate`."""
         self.check_name(host)
         self._check(addresses.refusal(host, ()))  # some by their names alone
-        found = await self._resolve(host, port)
+        found = (await self._resolve(host, port))[:MAX_LOOKED_AT]
         self._check(addresses.refusal(host, found))
         # Behind a public address of this machine are services that its firewall keeps from all.
         private = addresses.first_private(found) or next(filter(is_of_this_machine, found), None)
