@@ -33,6 +33,7 @@ NO_USER_NAMESPACES = (
     " or start the worker as root."
 )
 
+_CANNOT_START = "Sandboxes cannot start here"
 NO_ROOT = (
     "Run as root needs a user namespace, and the kernel lets only root of this machine make one;"
     " allow it with {remedy}, or switch Run as root off in the job."
@@ -113,12 +114,15 @@ def explain(message: str) -> str:
             return f"{NO_LISTENER} ({last})."
         if os.geteuid() != 0:
             return f"{NO_USER_NAMESPACES.format(remedy=_remedy())} ({last})."
-    return f"Sandboxes cannot start here: {last}."
+    return f"{_CANNOT_START}: {last}."
 
 
 def explain_root(problem: str) -> str:
     """The same where plain sandboxes start and those that run as root do not."""
-    return f"{NO_ROOT.format(remedy=_remedy())} ({problem})" if problem else ""
+    if not problem:
+        return ""
+    reason = problem.removeprefix(f"{_CANNOT_START}: ").removesuffix(".")
+    return f"{NO_ROOT.format(remedy=_remedy())} ({reason})"
 
 
 def in_container(environ: Mapping[str, str] | None = None) -> bool:

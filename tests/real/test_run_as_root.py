@@ -5,14 +5,17 @@ Root inside its own namespaces only: nobody outside, and behind the same filter.
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.real.sandboxes import PLAIN_ID, User, user_who
+from tests.real.sandboxes import PLAIN_ID, PROJECT, User, user_who
 from tests.real.test_escapes import OTHER_OUTCOMES, attempt
 
 pytestmark = pytest.mark.real
@@ -141,6 +144,23 @@ def test_what_it_leaves_behind_ends_with_it(user: User) -> None:
     said = run(user, f"setsid sleep {marker} > /dev/null 2>&1 & exit 0")
     assert said["code"] == 0
     assert wait_until_gone(f"sleep {marker}") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make such a machine")
+def test_where_the_kernel_gives_no_user_namespaces_it_is_said_with_the_remedy() -> None:
+    """P26: other sandboxes start there, and nothing runs as root of the machine instead."""
+    done = subprocess.run(
+        [sys.executable, str(PROJECT / "tests/real/closed_namespaces.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT)},
+        timeout=60,
+    )
+    found = json.loads(done.stdout)
+    assert found["problem"] == ""
+    assert "allow it with sysctl user.max_user_namespaces=15000" in found["root_problem"]
+    assert "ENOSPC" in found["root_problem"]
 
 
 def test_a_guarded_network_goes_with_it(user: User) -> None:
