@@ -14,14 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.sandbox.places import find_uv
+
 IMAGE = "ump-tests:programs"
 BARE_IMAGE = "ump-tests:bare"  # a shell and hardly more: no Python
-PROGRAMS = tuple(
-    "sh bash cat chmod curl dd env false git grep head id ls mkdir mount nohup ps python3 rm sed seq "
-    "setsid sleep sort stat tail touch tr true wc".split()
+PROGRAMS = (
+    *("sh", "bash", "cat", "chmod", "curl", "dd", "env", "false", "git", "grep", "head", "id"),
+    *("ls", "mkdir", "mount", "nohup", "ps", "python3", "rm", "sed", "seq", "setsid", "sleep"),
+    *("sort", "stat", "tail", "touch", "tr", "true", "wc"),
 )
 BARE_PROGRAMS = ("sh", "cat", "id", "ls", "sleep")
-_DIRECTORIES = ("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "var/tmp")
+_DIRECTORIES = ("dev", "etc", "home", "proc", "root", "run", "sys")
 _LEFT_OUT = ("__pycache__", "dist-packages", "/test", "/idlelib", "/lib2to3", "/config-3")
 
 
@@ -73,6 +76,8 @@ def running_podman() -> Iterator[Podman]:
         service = subprocess.Popen(
             ["podman", "system", "service", "--time", "0", podman.url],
             env=podman.environ,
+            # Where it notes that something ran out of memory.
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -138,6 +143,8 @@ class _Tree:
                 self._entry(name, tarfile.SYMTYPE, os.readlink(Path("/", name)))
         for name in _DIRECTORIES:
             self._entry(name, tarfile.DIRTYPE)
+        for name in ("tmp", "var/tmp"):
+            self._entry(name, tarfile.DIRTYPE, mode=0o1777)
         for name in programs:
             path = shutil.which(name, path="/usr/bin:/usr/sbin")
             assert path is not None, f"{name} is not installed"
@@ -145,6 +152,8 @@ class _Tree:
             self._libraries(path)
             if name == "python3":
                 self._python(Path(path).resolve())
+                # uv is shown to sandboxes as this machine has it.
+                self._libraries(str(find_uv()))
 
     def _python(self, program: Path) -> None:
         library = f"/usr/lib/{program.name}"
@@ -164,9 +173,9 @@ class _Tree:
             self._added.add(place)
             self._archive.add(place, place[1:])
 
-    def _entry(self, name: str, kind: bytes, target: str = "") -> None:
+    def _entry(self, name: str, kind: bytes, target: str = "", mode: int = 0o755) -> None:
         entry = tarfile.TarInfo(name)
-        entry.type, entry.linkname, entry.mode = kind, target, 0o755
+        entry.type, entry.linkname, entry.mode = kind, target, mode
         self._archive.addfile(entry)
 
 

@@ -33,6 +33,8 @@ class User:
     python: str
     code: Path
     data_dir: Path
+    # Options of an engine that makes the sandboxes in place of bubblewrap.
+    engine: dict[str, str] | None = None
 
     def trial(self, *arguments: str) -> list[str]:
         return [
@@ -55,7 +57,7 @@ class User:
         """Run a command in a sandbox; `{code, out, err}`."""
         done = subprocess.run(
             self.trial("run", str(self.data_dir)),
-            input=json.dumps({"argv": argv, **request}),
+            input=json.dumps({"argv": argv, "engine": self.engine, **request}),
             capture_output=True,
             text=True,
             timeout=60,

@@ -1,6 +1,5 @@
-"""What a sandbox lets through, tried from inside (P3, P6-P8, P20; C06, C09, C14, C15, C24).
-
-Each trial runs as the user who runs the tests and, where that is root, as a plain user too.
+"""What every adapter promises (`jobs.sandbox.base`), tried from inside (P3, P6-P8, P20; C06, C09,
+C14, C15, C24): bubblewrap as the user who runs the tests and as a plain one, and an engine.
 """
 
 from __future__ import annotations
@@ -18,20 +17,32 @@ from uuid import uuid4
 import pytest
 
 from jobs.broker.server import INSIDE_SOCKET, Broker, new_token
-from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
-from jobs.sandbox.bubblewrap import Bubblewrap
-from jobs.sandbox.places import Places, find_uv
-from jobs.sandbox.runtime import socket_path
+from jobs.sandbox.base import USER_IDS, Adapter, Bind, SandboxError, SandboxSpec
+from jobs.sandbox.runtime import runtime_dir, socket_path
 from tests.fakes.run_handler import FakeRun
-from tests.real.sandboxes import User, processes_with, user_who
+from tests.real.adapters import ADAPTERS, make_adapter, new_directory, tried
+from tests.real.engines import Podman, running_podman
+from tests.real.sandboxes import User, processes_with
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(params=["own", "plain"])
-def user(request: pytest.FixtureRequest) -> Iterator[User]:
-    with user_who(request.param) as user:
-        yield user
+@pytest.fixture(scope="module")
+def podman() -> Iterator[Podman]:
+    with running_podman() as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=ADAPTERS)
+def user(request: pytest.FixtureRequest, podman: Podman) -> Iterator[User]:
+    with tried(request.param, podman) as found:
+        yield found
+
+
+@pytest.fixture(params=["bubblewrap", "engine"])
+def adapter(request: pytest.FixtureRequest, podman: Podman, tmp_path: Path) -> Adapter:
+    """One of this process."""
+    return make_adapter(request.param, podman, tmp_path)
 
 
 def test_a_command_runs_as_the_party_without_any_privilege(user: User) -> None:
@@ -59,7 +70,7 @@ def test_the_data_directory_is_not_there(user: User) -> None:
 
 
 def test_a_shown_path_can_be_read_but_not_written(user: User) -> None:
-    shown = user.data_dir.parent / "shown" / "deep"
+    shown = user.data_dir.parent / uuid4().hex / "deep"
     shown.mkdir(parents=True)
     (shown / "file").write_text("seen")
     subprocess.run(["chmod", "-R", "a+rX", str(shown.parent)], check=True)
@@ -185,12 +196,7 @@ def test_long_lines_and_much_output_pass(user: User) -> None:
     assert len(result["out"]) == 5_000_003
 
 
-@pytest.fixture
-def adapter(tmp_path: Path) -> Bubblewrap:
-    return Bubblewrap(Places(tmp_path))
-
-
-async def test_ump_reaches_its_broker_without_a_network(adapter: Bubblewrap) -> None:
+async def test_ump_reaches_its_broker_without_a_network(adapter: Adapter) -> None:
     """P4, P74."""
     run = FakeRun()
     path = socket_path()
@@ -209,16 +215,15 @@ async def test_ump_reaches_its_broker_without_a_network(adapter: Bubblewrap) -> 
     assert run.calls[0] == ("step", "One")
 
 
-async def test_uv_is_on_the_path(tmp_path: Path) -> None:
+async def test_uv_is_on_the_path(adapter: Adapter) -> None:
     """P20."""
-    adapter = Bubblewrap(Places(tmp_path, uv=find_uv()))
     process = await adapter.start(["uvx", "--version"], SandboxSpec(party="mcp", network=False))
     out, code = await asyncio.gather(process.stdout.read(), process.wait())
     await process.kill()
     assert (out.startswith(b"uvx "), code) == (True, 0)
 
 
-async def test_a_cancelled_task_can_still_end_its_sandbox(adapter: Bubblewrap) -> None:
+async def test_a_cancelled_task_can_still_end_its_sandbox(adapter: Adapter) -> None:
     """C24: the way through a cancellation must not lack the kill."""
     marker = f"9{uuid4().int % 10**12}"
     up = asyncio.Event()
@@ -241,7 +246,7 @@ async def test_a_cancelled_task_can_still_end_its_sandbox(adapter: Bubblewrap) -
     assert processes_with(marker) == []
 
 
-async def test_what_was_written_before_a_kill_can_be_read_after_it(adapter: Bubblewrap) -> None:
+async def test_what_was_written_before_a_kill_can_be_read_after_it(adapter: Adapter) -> None:
     spec = SandboxSpec(party="agent", network=False)
     script = "echo first; echo last; echo written >&2; sleep 999"
     process = await adapter.start(["bash", "-c", script], spec)
@@ -250,7 +255,7 @@ async def test_what_was_written_before_a_kill_can_be_read_after_it(adapter: Bubb
     assert await process.stdout.read() == b"first\nlast\n"
 
 
-def test_several_threads_with_loops_of_their_own_share_the_launcher(adapter: Bubblewrap) -> None:
+def test_several_threads_with_loops_of_their_own_share_an_adapter(adapter: Adapter) -> None:
     failures: list[object] = []
 
     async def many(number: int) -> None:
@@ -270,12 +275,133 @@ def test_several_threads_with_loops_of_their_own_share_the_launcher(adapter: Bub
     assert failures == []
 
 
-async def test_no_descriptor_is_lost(adapter: Bubblewrap) -> None:
+async def test_nothing_of_it_is_left_with_the_worker(adapter: Adapter) -> None:
     spec = SandboxSpec(party="agent", network=False)
     counts = []
-    for _ in range(6):
+    for _ in range(8):
         process = await adapter.start(["cat"], spec)
         await process.kill()
         await asyncio.sleep(0)
-        counts.append(len(os.listdir("/proc/self/fd")))
-    assert counts[1] == counts[-1]
+        files = {path for path in os.listdir(runtime_dir()) if path.endswith((".sock", ".pipe"))}
+        counts.append((len(os.listdir("/proc/self/fd")), len(files)))
+    assert counts[4] == counts[-1]
+
+
+async def test_output_arrives_as_it_is_written_and_input_may_end_by_itself(
+    adapter: Adapter,
+) -> None:
+    """P6: a stdio server answers while its input is open, and ends when it is closed."""
+    program = 'while read -r line; do echo "out $line"; echo "err $line" >&2; done; exit 4'
+    process = await adapter.start(["bash", "-c", program], SandboxSpec("mcp", network=False))
+    try:
+        for number in range(3):
+            process.stdin.write(b"%d\n" % number)
+            await process.stdin.drain()
+            assert await process.stdout.readline() == b"out %d\n" % number
+            assert await process.stderr.readline() == b"err %d\n" % number
+        process.stdin.close()
+        assert process.stdin.is_closing()
+        assert (await process.stdout.read(), await process.wait()) == (b"", 4)
+    finally:
+        await process.kill()
+    assert process.ended is not None
+    assert process.ended.fault == ""
+
+
+async def test_writing_to_a_process_that_has_ended_is_told_and_harmless(adapter: Adapter) -> None:
+    process = await adapter.start(["true"], SandboxSpec("mcp", network=False))
+    assert await process.wait() == 0
+    with pytest.raises(ConnectionError):  # noqa: PT012 - at which write is the system's choice
+        for _ in range(100):
+            process.stdin.write(b"x" * 65536)
+            await process.stdin.drain()
+            await asyncio.sleep(0.01)
+    await process.kill()
+    await process.kill()
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "words"),
+    [
+        ([], {}, "empty"),
+        (["a\0b"], {}, "NUL"),
+        (["echo", "x" * 140_000], {}, "128 KiB"),
+        (["echo"], {"A=B": "c"}, "cannot be the name"),
+    ],
+)
+async def test_what_no_process_can_be_started_with_is_refused_in_words(
+    adapter: Adapter, argv: list[str], env: dict[str, str], words: str
+) -> None:
+    with pytest.raises(SandboxError, match=words):
+        await adapter.start(argv, SandboxSpec("agent", network=False, env=env))
+
+
+def test_workspace_home_and_outputs_are_the_workers_own_directories(user: User) -> None:
+    """P6: what is written there can be read outside, at once and by the worker."""
+    workspace, home, outputs = (new_directory(user, uuid4().hex) for _ in range(3))
+    result = user.run(
+        ["bash", "-c", 'pwd; echo w > f; echo h > "$HOME/f"; echo o > /ump/outputs/f'],
+        workspace=str(workspace),
+        home=str(home),
+        binds=[[str(outputs), "/ump/outputs", True]],
+    )
+    assert result == {"code": 0, "out": "/workspace\n", "err": ""}
+    found = [(path / "f").read_text() for path in (workspace, home, outputs)]
+    assert found == ["w\n", "h\n", "o\n"]
+
+
+def test_a_file_that_is_only_shown_cannot_be_changed(user: User) -> None:
+    folder = new_directory(user, uuid4().hex)
+    (folder / "input.json").write_text("{}")
+    (folder / "input.json").chmod(0o644)
+    script = "cat /ump/input.json; echo x > /ump/input.json; rm -f /ump/input.json; true"
+    result = user.run(
+        ["bash", "-c", script], binds=[[str(folder / "input.json"), "/ump/input.json"]]
+    )
+    assert result["out"] == "{}"
+    assert (folder / "input.json").read_text() == "{}"
+
+
+def test_the_specifications_variables_win(user: User) -> None:
+    result = user.run(["bash", "-c", 'echo "$LANG $OWN"'], env={"LANG": "C", "OWN": "a\nb"})
+    assert result["out"] == "C a\nb\n"
+
+
+def test_too_much_memory_ends_it_and_is_said(user: User) -> None:
+    """A plain user's processes are held one by one, and what ends them is not known."""
+    program = "x = bytearray(300_000_000); print('still here')"
+    result = user.run(["python3", "-c", program], limits={"memory": 100 * 1024**2})
+    assert result["out"] == ""
+    assert result["code"] != 0
+    ended = result["ended"]
+    assert ended["out_of_memory"] or ended["is_memory_per_process"], ended
+    assert ("100 MiB of memory" in ended["broken_limit"]) == ended["out_of_memory"]
+
+
+def test_a_fork_bomb_meets_its_limit(user: User) -> None:
+    script = "for n in $(seq 60); do sleep 5 & done 2>/dev/null; jobs -p | wc -l; kill -9 -1"
+    result = user.run(["bash", "-c", script], limits={"processes": 20})
+    assert int(result["out"].split()[0] if result["out"] else 0) < 20
+
+
+def test_too_much_on_the_disk_ends_it_and_is_said(user: User) -> None:
+    workspace = new_directory(user, uuid4().hex)
+    script = "for n in 1 2 3 4; do head -c 8000000 /dev/zero > $n; done; sleep 60"
+    result = user.run(
+        ["bash", "-c", script], workspace=str(workspace), limits={"disk": 20 * 1024**2}
+    )
+    assert result["code"] == 137
+    assert "20 MiB of disk" in result["ended"]["broken_limit"]
+
+
+def test_a_guarded_network_reaches_its_proxy_and_nothing_else(user: User) -> None:
+    """P22: a refusal comes from the proxy, and without it there is no route."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        script = f"""
+            curl -sS -o /dev/null -w '%{{http_code}} ' http://elsewhere.example.org/
+            exec 3<>/dev/tcp/127.0.0.1/{port} || echo unreached
+        """
+        result = user.run(["bash", "-c", script], egress={"known.example.org": []})
+    assert result["out"] == "403 unreached\n"
+    assert [event[:2] for event in result["events"]] == [["refused", "elsewhere.example.org"]]

@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,8 @@ class Engine:
     ) -> SandboxProcess:
         """See `jobs.sandbox.base.start`."""
         if self._problem != "":
-            problem = await in_pool(self.problem)
+            # Not in the pool, which the sandbox on trial needs.
+            problem = await asyncio.to_thread(self.problem)
             if problem:
                 raise SandboxUnavailable(problem)
         if spec.root and (why := self._root_problem()):
@@ -256,7 +258,9 @@ class Engine:
             if self._is_rootless() and not self._is_podman():
                 return ROOTLESS_DOCKER
             self._known_image(self.image)
-            said = asyncio.run(self._probe())
+            # The caller's thread may have an event loop already.
+            with ThreadPoolExecutor(1) as apart:
+                said = apart.submit(asyncio.run, self._probe()).result()
         except EngineError as error:
             return f"Sandboxes cannot start: {error}. {CHECK}"
         except SandboxUnavailable as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ T = TypeVar("T")
 
 TIMEOUT = 60  # seconds for one request
 BUILD_TIMEOUT = 600  # seconds between two lines of a build or a download
+MAX_POOLS = 4  # the package keeps a pool of connections for each path that was asked for
 MAX_WORDS = 300  # characters of the engine's own words that are passed on
 # For requests of all event loops of this process; a thread waits for one answer at a time.
 POOL = ThreadPoolExecutor(16, thread_name_prefix="engine")
@@ -50,7 +52,10 @@ class Client:
 
         with self._lock:
             if self._api is None:
-                self._api = APIClient(self.url, version="auto", timeout=TIMEOUT, num_pools=25)
+                self._api = APIClient(
+                    self.url, version="auto", timeout=TIMEOUT, num_pools=MAX_POOLS
+                )
+                weakref.finalize(self, self._api.close)
             return self._api
 
     def for_builds(self) -> APIClient:

@@ -88,10 +88,11 @@ class Made:
         """Before the start, so that nothing is missed. Blocks."""
         wish = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
         answer = self.client.call(lambda api: api.attach_socket(self.id, params=wish))
-        # Its connection belongs to the HTTP library, which closes what it hands out.
+        # Its connection belongs to the HTTP library, which loses sight of what it hands out.
         theirs = getattr(answer, "_sock", answer)
         self._sock = socket.socket(fileno=os.dup(theirs.fileno()))
         answer.close()
+        theirs.close()
 
     def take_socket(self) -> socket.socket:
         assert self._sock is not None

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import socket
 from dataclasses import dataclass
-from typing import cast
 
 CHUNK = 64 * 1024
 _HEAD = 8
@@ -108,27 +107,25 @@ class Streams:
 async def connect(sock: socket.socket, limit: int) -> Streams:
     """Take over the socket. `limit` as of `jobs.sandbox.base.start`."""
     sock.setblocking(False)
-    reader, writer = await asyncio.open_connection(sock=sock, limit=CHUNK)
-    transport = cast(asyncio.Transport, writer.transport)
     loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(CHUNK)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.create_connection(lambda: protocol, sock=sock)
     # As a connection's own writer, but for what closing it does.
-    protocol = cast(asyncio.StreamReaderProtocol, transport.get_protocol())
     stdin = asyncio.StreamWriter(_Inlet(transport), protocol, None, loop)
     stdout, stderr = asyncio.StreamReader(limit), asyncio.StreamReader(limit)
     valves = _Valve(), _Valve()
     outputs = {_STDOUT: (stdout, valves[0]), _STDERR: (stderr, valves[1])}
     for output, valve in outputs.values():
         output.set_transport(valve)
-    ended = asyncio.create_task(_divide(reader, writer, outputs))
+    ended = asyncio.create_task(_divide(reader, outputs))
     return Streams(stdin, stdout, stderr, ended, transport, valves)
 
 
 async def _divide(
     reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
     outputs: dict[int, tuple[asyncio.StreamReader, _Valve]],
 ) -> None:
-    # `writer` is held, because without one the connection would be closed.
     try:
         while True:
             head = await reader.readexactly(_HEAD)
