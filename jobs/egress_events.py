@@ -24,7 +24,9 @@ def reporter(recorder: Recorder, server: str = "") -> Callable[[EgressEvent], No
         if kind is None:
             recorder.record("log", {"message": event.reason})
             return
-        payload: dict[str, Any] = {"host": event.host, "port": event.port}
+        payload: dict[str, Any] = {}
+        if event.host:  # none where a connection got no further than the proxy
+            payload = {"host": event.host, "port": event.port}
         if event.reason:
             payload["reason"] = event.reason
         if server:

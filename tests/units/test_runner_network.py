@@ -125,6 +125,7 @@ def test_what_the_proxy_meets_is_on_the_timeline() -> None:
     egress.opened("pypi.org", 443)
     egress.refused("10.0.0.1", 80, "It is private.")
     egress.failed("b.example", 80, "It does not answer.")
+    egress.failed("", 0, "Too many.")
     assert recorder.events == [
         ("network.connected", {"host": "pypi.org", "port": 443, "server": "files"}),
         (
@@ -135,6 +136,7 @@ def test_what_the_proxy_meets_is_on_the_timeline() -> None:
             "network.failed",
             {"host": "b.example", "port": 80, "reason": "It does not answer.", "server": "files"},
         ),
+        ("network.failed", {"reason": "Too many.", "server": "files"}),
     ]
 
 
