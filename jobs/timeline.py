@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 Listener = Callable[[UUID], None]
 
 MAX_BLOB_BYTES = 256 * 1024 * 1024  # of one run; above it only head and tail are kept
+MAX_FAILURES = 3  # to delete a file, one after the other; then nobody waits for more
 _listeners: list[Listener] = []
 
 
@@ -143,6 +144,9 @@ class Recorder:
     BATCH = 200  # events in one transaction
     PATIENCE = 300.0  # seconds that events wait for a database that is away
     RETRY = 1.0  # seconds between attempts
+    # A storage that takes so long to fail is left alone: the events must not wait with each body.
+    SLOW_FAILURE = 1.0  # seconds
+    STORAGE_REST = 30.0  # seconds
     LINGER = 0.005  # seconds that the first event of a batch waits for others
 
     def __init__(self, run_id: UUID, token: str, masker: Masker) -> None:
@@ -163,6 +167,7 @@ class Recorder:
         # By the id of the artifact, until the event comes that names it.
         self._kept: dict[str, dict[str, Any]] = {}
         self._unkept: set[str] = set()  # ids of media that could not be stored
+        self._storage_rests_until = -math.inf
         self._away_since: float | None = None
         self._give_up_at = math.inf
         self._thread = threading.Thread(target=self._work, name=f"recorder-{run_id}", daemon=True)
@@ -421,6 +426,9 @@ class Recorder:
         return [row]
 
     def _save_file(self, file_id: UUID, body: bytes) -> str | None:
+        started = time.monotonic()
+        if started < self._storage_rests_until:
+            return None
         try:
             path: str = default_storage.save(f"runs/{self.run_id}/{file_id}", ContentFile(body))
         except (OperationalError, InterfaceError):
@@ -428,6 +436,8 @@ class Recorder:
             raise
         except Exception:  # a full disk must not stop the run
             logger.exception("a body of run %s could not be stored", self.run_id)
+            if time.monotonic() - started > self.SLOW_FAILURE:
+                self._storage_rests_until = time.monotonic() + self.STORAGE_REST
             return None
         return path
 
@@ -439,11 +449,18 @@ def _artifact_of(part: Any) -> str:
 
 def delete_files(paths: Iterable[str]) -> None:
     """Remove stored bodies; what cannot be removed is logged."""
+    failures = 0
     for path in paths:
+        if failures == MAX_FAILURES:
+            logger.error("%s and what followed were not deleted: the storage is away", path)
+            return
         try:
             default_storage.delete(path)
         except Exception:  # storages raise errors of their own kinds
             logger.exception("%s could not be deleted", path)
+            failures += 1
+        else:
+            failures = 0
 
 
 def _with_blobs(event: Event, bodies: Mapping[str, bytes], blobs: Mapping[str, Blob]) -> Event:

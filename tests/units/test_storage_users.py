@@ -16,7 +16,7 @@ from django.test import Client
 from jobs import services
 from jobs.leftovers import remove_leftovers
 from jobs.models import Blob, Run, StoredFile
-from jobs.timeline import Recorder
+from jobs.timeline import Recorder, delete_files
 from tests.fakes.executions import execute, without_a_machine
 from tests.fakes.runs import make_job, payloads_of
 from tests.fakes.s3 import FakeS3, fake_s3, options_for
@@ -238,3 +238,45 @@ def test_a_bucket_that_is_away_keeps_no_worker_from_its_start(
     bucket.broken = 403
     remove_leftovers()
     assert not left.exists()
+
+
+@pytest.mark.parametrize("backend", ["s3"], indirect=True)
+@pytest.mark.parametrize(("slow", "tries"), [(-1.0, 1), (60.0, 3)])
+def test_events_do_not_wait_for_a_storage_that_takes_long_to_fail(
+    backend: str, run: Run, slow: float, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket behind a dead network answers after many seconds, for each file."""
+    asked = []
+
+    def away(*arguments: Any, **_: Any) -> str:
+        asked.append(arguments)
+        raise OSError("no route")
+
+    monkeypatch.setattr(storages["default"], "save", away)
+    monkeypatch.setattr(Recorder, "SLOW_FAILURE", slow)
+    Run.objects.update(status="running", claim_token="t")
+    recorder = Recorder(run.pk, "t", Masker({}))
+    recorder.start()
+    for _ in range(3):
+        recorder.record("tool.result", {"text": LINES})
+    recorder.close()
+    assert len(asked) == tries
+    assert [payload["_blobs"]["text"]["id"] for payload in payloads_of(run, "tool.result")] == [
+        None
+    ] * 3
+
+
+def test_nobody_waits_for_ever_to_delete_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    def away(name: str) -> None:
+        asked.append(name)
+        if name != "2":
+            raise OSError("no route")
+
+    monkeypatch.setattr(storages["default"], "delete", away)
+    delete_files(map(str, range(100)))
+    assert asked == ["0", "1", "2", "3", "4", "5"]
+    assert "6 and what followed were not deleted" in caplog.text
