@@ -26,6 +26,7 @@ def sandboxes(request: Request) -> HttpResponse:
     workers = [(worker, worker.seen_at >= seen_after) for worker in Worker.objects.order_by("name")]
     context = {
         "adapter": adapter().name,
+        "engine": options.sandbox.engine if options.sandbox.adapter == "engine" else None,
         "memory_size": memory_size(),
         "limits": Limits(),
         "workers": workers,

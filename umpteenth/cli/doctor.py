@@ -75,11 +75,20 @@ def _python() -> Finding:
 
 
 def _programs() -> Iterator[Finding]:
+    if _uses_engine():
+        return  # whose image has programs of its own
     npx = "Servers that start with npx need it: apt-get install nodejs npm"
     yield _program("bubblewrap", "bwrap", PROBLEM, "apt-get install bubblewrap")
     yield _program("Node", "node", WARNING, npx)
     yield _program("npm", "npm", WARNING, npx)
     yield _program("uv", "uv", WARNING, "Servers that start with uvx need it: pip install uv")
+
+
+def _uses_engine() -> bool:
+    try:
+        return get_options().sandbox.adapter == "engine"
+    except ConfigError:
+        return False  # which is a finding of its own
 
 
 def _program(name: str, program: str, otherwise: str, remedy: str) -> Finding:
@@ -166,6 +175,8 @@ def _sandbox() -> Finding:
     why = problem()
     if why:
         return Finding("sandbox", PROBLEM, why)
+    if _uses_engine():
+        return Finding("sandbox", OK, f"starts from the image {get_options().sandbox.engine.image}")
     return Finding("sandbox", OK, "starts; its system calls are filtered")
 
 

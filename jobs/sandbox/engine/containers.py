@@ -121,6 +121,7 @@ class Host:
 
 @dataclass
 class _Mounts:
+    memory_size: int  # of each place in memory
     binds: dict[str, Bind] = field(default_factory=dict)
     memory: dict[str, str] = field(default_factory=dict)
 
@@ -132,7 +133,7 @@ class _Mounts:
 
     def writable(self, inside: str) -> None:
         # Not by user: engines refuse the options for that.
-        self.memory[inside] = f"rw,nosuid,nodev,exec,mode=1777,size={memory_size()}"
+        self.memory[inside] = f"rw,nosuid,nodev,exec,mode=1777,size={self.memory_size}"
 
     def as_json(self) -> list[dict[str, Any]]:
         return [
@@ -224,13 +225,17 @@ def _limits(spec: SandboxSpec) -> dict[str, Any]:
         "MemorySwap": limits.memory,  # together with swap: none
         "PidsLimit": limits.processes,
         "NanoCpus": int(limits.cpus * CPU_UNIT),
-        "ShmSize": min(memory_size(), limits.memory),
+        "ShmSize": _memory_size(spec),
         "Ulimits": found,
     }
 
 
+def _memory_size(spec: SandboxSpec) -> int:
+    return min(memory_size(), spec.limits.memory)
+
+
 def _mounts(spec: SandboxSpec, places: Places, image: Image, host: Host) -> _Mounts:
-    mounts = _Mounts()
+    mounts = _Mounts(_memory_size(spec))
     for path in places.readonly:
         mounts.show(path)
     for value in (places.certificates or {}).values():
