@@ -30,6 +30,7 @@ script: |
   id -un; ump output set user "$(id -u)"
 network: none
 """
+JOB_AS_ROOT = JOB.replace("name: trial", "name: root") + "run_as_root: true\n"
 
 pytestmark = [
     pytest.mark.real,
@@ -44,8 +45,12 @@ Container = Callable[[list[str]], str]
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     path = tmp_path / "data"
-    (tmp_path / "job.yml").write_text(JOB)
-    for command in (["migrate"], ["job", "create", str(tmp_path / "job.yml")]):
+    commands = [["migrate"]]
+    for name, text in {"trial": JOB, "root": JOB_AS_ROOT}.items():
+        file = tmp_path / f"{name}.yml"
+        file.write_text(text)
+        commands.append(["job", "create", str(file)])
+    for command in commands:
         subprocess.run(
             [_umpteenth(), *command],
             env={"PATH": os.environ["PATH"], "UMPTEENTH_DATA_DIR": str(path)},
@@ -125,9 +130,9 @@ def _problem(data_dir: Path) -> str:
     raise AssertionError("the worker did not report itself")
 
 
-def _run_job(container: str) -> tuple[int, dict[str, Any]]:
+def _run_job(container: str, job: str = "trial") -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
-        _podman("exec", container, _umpteenth(), "job", "run", "trial", "--wait", "--json"),
+        _podman("exec", container, _umpteenth(), "job", "run", job, "--wait", "--json"),
         capture_output=True,
         text=True,
         timeout=90,
@@ -156,3 +161,7 @@ def test_with_the_options_the_worker_runs_jobs_as_an_unprivileged_user(
     code, run = _run_job(container)
     assert (code, run["status"]) == (0, "succeeded"), run
     assert run["outputs"] == {"user": 1000}
+    # P26: root inside is not the container's.
+    code, run = _run_job(container, "root")
+    assert (code, run["status"]) == (0, "succeeded"), run
+    assert run["outputs"] == {"user": 0}
