@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.real.conftest import Site
 
 CGROUPS = Path("/sys/fs/cgroup")
-KINDS = ("pid", "net", "mnt", "ipc")
+KINDS = ("pid", "net", "ipc")
 
 
 def processes() -> Iterator[int]:
@@ -41,42 +41,60 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def namespaces(pid: int) -> set[str]:
-    """Those of a process that are not the test's own."""
-    found = set()
+def namespaces(pid: int) -> dict[str, int]:
+    """A descriptor for each of those that are not the test's own."""
+    found = {}
     for kind in KINDS:
         with suppress(OSError):
-            found.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
-    return found - {os.readlink(f"/proc/self/ns/{kind}") for kind in KINDS}
+            descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+            name = f"{kind}:[{os.fstat(descriptor).st_ino}]"
+            if name == os.readlink(f"/proc/self/ns/{kind}"):
+                os.close(descriptor)
+            else:
+                found[name] = descriptor
+    return found
 
 
 @dataclass
 class Remains:
-    """Watches one site: `look` while it works, then ask what is left."""
+    """Watches one site: `look` while it works, then ask what is left.
+
+    Descriptors keep the namespaces that were seen, whose numbers would soon be those of others.
+    """
 
     site: Site
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, int] = field(default_factory=dict)
     cgroups: set[str] = field(default_factory=set)
 
     def look(self, worker: int) -> None:
         """Remember what the worker's sandboxes are in at this moment."""
         for pid in descendants(worker):
             held = namespaces(pid)
-            self.seen |= held
+            for name, descriptor in held.items():
+                if self.seen.setdefault(name, descriptor) != descriptor:
+                    os.close(descriptor)
             if held:
                 self.cgroups |= cgroups_of(pid) - cgroups_of(worker) - cgroups_of(os.getpid())
 
-    def processes(self, *expected: int) -> list[str]:
+    def processes(self) -> list[str]:
         """Processes in a namespace that was seen, or with a mount of the site's directory."""
         folder = str(self.site.data_dir.parent)
         left = []
         for pid in processes():
             with suppress(OSError):
                 mounts = Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "replace")
-                if pid not in expected and (folder in mounts or namespaces(pid) & self.seen):
+                if folder in mounts or self._knows(pid):
                     line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
                     left.append(f"{pid}: {line.decode(errors='replace')[:200]}")
         return left
+
+    def _knows(self, pid: int) -> bool:
+        return any(os.readlink(f"/proc/{pid}/ns/{kind}") in self.seen for kind in KINDS)
+
+    def forget(self) -> None:
+        for descriptor in self.seen.values():
+            os.close(descriptor)
+        self.seen.clear()
 
     def groups(self) -> list[str]:
         return sorted(path for path in self.cgroups if Path(path).exists())
