@@ -57,9 +57,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 def run_job(site: Site, name: str, **fields: Any) -> dict[str, Any]:
     """Make a job and run it to its end, in this command if no worker lives."""
-    job = json.dumps({"name": name, "script": USE, "network": "none", **fields})
-    made = site.run("job", "create", "-", input=job)
-    assert made.returncode == 0, made.stderr
+    site.ask("create", json.dumps({"name": name, "script": USE, "network": "none", **fields}))
     shown: dict[str, Any] = site.json("job", "run", name, "--wait")
     return shown
 
