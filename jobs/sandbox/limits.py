@@ -7,10 +7,9 @@ from collections.abc import Collection
 
 from jobs.sandbox.base import Limits
 
-_REMEDY = (
-    "start the worker as root, or with a delegated cgroup (Delegate=yes in its systemd unit); "
-    "docs/sandboxes.md says more"
-)
+_REMEDY = "start the worker as root, or with Delegate=yes in its systemd unit"
+# Root without them is root of a container.
+_REMEDY_OF_ROOT = "let the worker's container write to a cgroup of its own"
 
 
 def resource_limits(limits: Limits, controllers: Collection[str]) -> list[tuple[int, int, int]]:
@@ -46,18 +45,13 @@ def gaps(controllers: Collection[str], *, privileged: bool) -> tuple[str, ...]:
     """A sentence with the remedy for each limit that is not enforced, or not fully."""
     found = []
     if "memory" not in controllers:
-        found.append(
-            "Memory is limited for each process of a sandbox, not for all of them together: "
-            f"{_REMEDY}."
-        )
+        found.append("Memory is limited for each process of a sandbox, not for all together")
     if "pids" not in controllers and privileged:
-        found.append(
-            "The number of processes is limited for all sandboxes of this machine together, not "
-            f"for each: {_REMEDY}."
-        )
+        found.append("Processes are limited for all sandboxes together, not for each")
     if "cpu" not in controllers:
-        found.append(f"Processors are not limited: {_REMEDY}.")
-    return tuple(found)
+        found.append("Processors are not limited")
+    remedy = _REMEDY_OF_ROOT if privileged else _REMEDY
+    return tuple(f"{gap}: {remedy} (docs/sandboxes.md)." for gap in found)
 
 
 def too_much_disk(limits: Limits) -> str:

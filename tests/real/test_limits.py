@@ -70,10 +70,9 @@ def test_who_runs_as_root_of_a_machine_with_cgroups_lacks_nothing(user: User) ->
     if user.prefix:  # a plain user to whom nothing was delegated
         assert lacks_memory(result)
         assert lacks(result, "Processors are not limited")
-        assert len(result["gaps"]) == 2
+        assert not lacks(result, "Processes are limited")
     elif os.geteuid() == 0 and cgroups.shared().controllers == {"memory", "pids", "cpu"}:
         assert result["gaps"] == []
-    assert all("Delegate=yes" in gap for gap in result["gaps"])
 
 
 def test_a_process_that_eats_memory_ends_and_the_reason_is_known(user: User) -> None:
