@@ -103,7 +103,7 @@ def test_allowed_domains_are_enough_for_it(site: Site) -> None:
 
 
 def test_servers_are_started_from_the_registries(site: Site) -> None:
-    """P6, P24: by npx -y and by uvx, in a Test, in a run, and once more with what was kept."""
+    """P6, P24: by npx -y and by uvx, in a Test, and in runs with what that one has left."""
     checks = site.ask("test", list(SERVERS))
 
     def tested() -> list[str]:
@@ -111,12 +111,15 @@ def test_servers_are_started_from_the_registries(site: Site) -> None:
         return [] if {"queued", "running"} & set(found) else found
 
     assert eventually(tested, "both Tests", 100) == ["connected"] * 2, site.ask("errors", checks)
-    for name in ("first", "second"):
-        shown, events = run(site, name, CALLS, servers=dict.fromkeys(SERVERS, "all"))
+    for name, network in (("first", "internet"), ("second", "internet"), ("third", "none")):
+        servers = dict.fromkeys(SERVERS, "all")
+        shown, events = run(site, name, CALLS, servers=servers, network=network)
         assert shown["status"] == "succeeded", events
         assert [payload["ok"] for payload in payloads(events, "tool.result")] == [True] * 2
         assert "Echo: hi" in output(events)
         assert "Europe/Berlin" in output(events)
+        # The registries are asked once a day.
+        assert payloads(events, "network.connected") == []
 
 
 def test_without_network_they_say_at_once_what_they_need(site: Site) -> None:
