@@ -160,6 +160,7 @@ def worker_site(folder: Path) -> Iterator[Site]:
         site.close()
 
 
+@pytest.mark.timeout(240)  # two dozen commands, each a process of its own
 def test_all_are_tested_and_called_in_one_run(worker_site: Site, cases: dict[str, Case]) -> None:
     """P1, P5, P6."""
     for name, case in cases.items():
