@@ -80,6 +80,10 @@ ROOTLESS_DOCKER = (
     "Docker in rootless mode cannot give a sandbox's user files of this worker; use rootless "
     "Podman, a Docker that runs as root, or sandbox.adapter: bubblewrap."
 )
+OTHER_RUNTIME = (
+    "Podman passes over sandbox.engine.runtime; name the runtime in its own containers.conf, and "
+    "leave that option empty."
+)
 ROOT_IS_ROOT = (
     "Jobs cannot run as root with this engine, whose root would be root of this machine too; use "
     "rootless Podman or sandbox.adapter: bubblewrap."
@@ -255,8 +259,11 @@ class Engine:
     def _look(self) -> str:
         try:
             self._info = self._client.call(lambda api: api.info())
-            if self._is_rootless() and not self._is_podman():
+            is_podman = self._is_podman()
+            if self._is_rootless() and not is_podman:
                 return ROOTLESS_DOCKER
+            if self._runtime and is_podman:
+                return OTHER_RUNTIME
             self._known_image(self.image)
             # The caller's thread may have an event loop already.
             with ThreadPoolExecutor(1) as apart:
