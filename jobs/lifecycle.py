@@ -50,7 +50,12 @@ class Outcome:
 
 def lock_job(job_id: UUID) -> Job:
     """The job's row, locked until the transaction ends. Raises `Job.DoesNotExist`."""
-    return Job.objects.select_for_update(no_key=True).get(pk=job_id)
+    return _locked_jobs().get(pk=job_id)
+
+
+def _locked_jobs() -> QuerySet[Job]:
+    """With what decides about runs: scripts are long, and this is read three times a run."""
+    return Job.objects.select_for_update(no_key=True).only("overlap", "active_run")
 
 
 def claim(run_id: UUID, worker: str) -> str | None:
@@ -62,7 +67,7 @@ def claim(run_id: UUID, worker: str) -> str | None:
     token = secrets.token_urlsafe(24)
     now = database_now()
     with transaction.atomic():
-        job = Job.objects.select_for_update(no_key=True).filter(pk=found).first()
+        job = _locked_jobs().filter(pk=found).first()
         if job is None or not _may_start(job, run_id):
             return None
         changed = Run.objects.filter(pk=run_id, status=Status.QUEUED, claim_token="").update(
@@ -175,7 +180,7 @@ def _end(condition: QuerySet[Run], run_id: UUID, outcome: Outcome) -> bool:
     if claimed is None:
         return False
     job_id, token = claimed
-    lock_job(job_id)
+    job = lock_job(job_id)
     error = clean(outcome.error, MAX_ERROR)
     # The event comes first, so that nobody sees a finished run without its last event.
     values: dict[str, Any] = {"status": outcome.status, "error": error}
@@ -187,10 +192,13 @@ def _end(condition: QuerySet[Run], run_id: UUID, outcome: Outcome) -> bool:
     if not condition.update(**values):
         return False
     timeline.append(run_id, [timeline.status_event(outcome.status, error)])
-    Job.objects.filter(pk=job_id, active_run=run_id).update(active_run=None)
+    if job.active_run_id == run_id:
+        Job.objects.filter(pk=job_id).update(active_run=None)
     if token:
         transaction.on_commit(partial(inflight.drop, token))
-    transaction.on_commit(partial(_hint_next, job_id))
+    # Runs in parallel wait for slots alone, and whoever has a free one looks for them.
+    if job.overlap != Job.Overlap.PARALLEL:
+        transaction.on_commit(partial(_hint_next, job_id))
     return True
 
 
