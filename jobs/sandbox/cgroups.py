@@ -21,6 +21,7 @@ import logging
 import os
 import secrets
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Collection, Sequence
@@ -173,12 +174,24 @@ def _open(hierarchy: Hierarchy, wanted: set[str]) -> _Place | None:
             raise OSError(errno.EPERM, "controllers are not handed on", str(path))
         os.mkdir(trial)
         _limit(trial, place, Limits())
+        _try_to_enter(trial)
     except OSError:
         os.close(lock)
         _remove([trial, path])
         raise
     _remove([trial])
     return place
+
+
+def _try_to_enter(group: Path) -> None:
+    """With a process that ends at once; rights to make a group are not yet those to fill it."""
+    command = ["sh", "-c", 'echo 0 > "$1"', "sh", str(group / "cgroup.procs")]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, timeout=10)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(errno.ETIMEDOUT, str(error), str(group)) from None
+    if done.returncode != 0:
+        raise OSError(errno.EPERM, done.stderr.decode(errors="replace"), str(group))
 
 
 def _unified_parent(hierarchy: Hierarchy) -> Path:

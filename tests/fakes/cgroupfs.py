@@ -30,6 +30,7 @@ class CgroupFs:
         monkeypatch.setattr(os, "mkdir", self.mkdir)
         monkeypatch.setattr(cgroups, "_write", self.write)
         monkeypatch.setattr(cgroups, "_remove_empty", self.remove_empty)
+        monkeypatch.setattr(cgroups, "_try_to_enter", lambda group: None)
 
     def _fill(self, group: Path, controllers: str) -> None:
         files = {"cgroup.procs": "", "cgroup.controllers": controllers}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -162,6 +163,16 @@ class TestVersion2:
         assert of(filesystem).controllers == frozenset()
         assert ours(filesystem.top) == []
 
+    def test_a_group_that_cannot_be_entered_is_not_claimed(
+        self, filesystem: CgroupFs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(group: Path) -> None:
+            raise OSError(errno.EPERM, "sh: cannot create cgroup.procs: Permission denied")
+
+        monkeypatch.setattr(cgroups, "_try_to_enter", refuse)
+        assert of(filesystem).controllers == frozenset()
+        assert ours(filesystem.top) == []
+
     def test_a_sandbox_without_its_limits_is_refused(
         self, filesystem: CgroupFs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -280,9 +291,14 @@ class TestVersion1:
                     for file in (*made, "cgroup.procs"):
                         Path(path, file).touch()
 
+        def remove(group: Path) -> bool:
+            shutil.rmtree(group)
+            return True
+
         for name in files:
             mkdir(tmp_path / name)
         monkeypatch.setattr(os, "mkdir", make)
+        monkeypatch.setattr(cgroups, "_remove_empty", remove)
         return tmp_path
 
     def test_each_controller_has_a_hierarchy(self, top: Path) -> None:
@@ -329,6 +345,15 @@ class TestVersion1:
         assert groups.controllers >= {"pids"}
         assert ours(top / "pids") == []
         assert len(ours(filesystem.top)) == 1
+
+
+def test_entering_is_tried_by_a_process_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    cgroups._try_to_enter(tmp_path)
+    assert (tmp_path / "cgroup.procs").read_text() == "0\n"
+    with pytest.raises(OSError, match="gone") as caught:
+        cgroups._try_to_enter(tmp_path / "gone")
+    assert caught.value.errno == errno.EPERM
 
 
 class TestWhereTheyAre:
