@@ -47,7 +47,7 @@ class Bind:
 @dataclass(frozen=True)
 class Limits:
     """What one sandbox may use. `memory` and `disk` are bytes; `disk` is what its writable
-    places hold together, in which no time is lost over single files."""
+    places that are kept hold together, but for its home."""
 
     cpus: float = 1.0
     memory: int = 1024 * 1024**2
