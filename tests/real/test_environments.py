@@ -55,6 +55,10 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
             yield found
 
 
+# What does not depend on who the worker is.
+as_own = pytest.mark.parametrize("site", ["own"], indirect=True)
+
+
 def run_job(site: Site, name: str, **fields: Any) -> dict[str, Any]:
     """Make a job and run it to its end, in this command if no worker lives."""
     site.ask("create", json.dumps({"name": name, "script": USE, "network": "none", **fields}))
@@ -86,6 +90,7 @@ def test_packages_of_each_kind_are_found_by_a_script_without_network(site: Site)
     assert waits(site, run["id"]) == []  # it was there
 
 
+@as_own
 def test_the_default_environment_has_nothing_of_it(site: Site) -> None:
     script = "#!/bin/sh\npython3 -c 'import humanize' 2>/dev/null || echo none\nls /ump\n"
     run = run_job(site, "without", script=script)
@@ -106,6 +111,7 @@ def test_a_stdio_server_of_the_environment_starts_without_network(site: Site) ->
     assert '"timezone": "UTC"' in output_of(site, run["id"]).replace('":"', '": "')
 
 
+@as_own
 def test_a_run_waits_for_what_its_machine_has_not_built(site: Site) -> None:
     definition = "name: late\npython: [humanize==4.8.0]\n"
     assert site.run("env", "build", "-", input=definition).returncode == 0
@@ -120,6 +126,7 @@ def test_a_run_waits_for_what_its_machine_has_not_built(site: Site) -> None:
     assert waits(site, again["id"]) == []
 
 
+@as_own
 def test_what_cannot_be_built_fails_the_run_with_the_registrys_words(site: Site) -> None:
     name = "no-such-package-of-umpteenth"
     done = site.run("env", "build", "-", "--wait", input=f"name: broken\npython: [{name}]\n")
@@ -131,6 +138,7 @@ def test_what_cannot_be_built_fails_the_run_with_the_registrys_words(site: Site)
     assert name in run["error"]
 
 
+@as_own
 def test_a_worker_builds_what_a_command_asks_for_and_removes_what_nobody_names(
     site: Site,
 ) -> None:
