@@ -22,6 +22,7 @@ from jobs.sandbox import bases
 from jobs.sandbox.base import Bind, Limits, SandboxSpec
 from jobs.sandbox.disk import used_bytes
 from jobs.sandbox.egress.base import EgressEvent
+from jobs.sandbox.mounts import SEARCH_PATH
 from jobs.sandbox.network import network_for_packages
 from jobs.sandbox.places import find_uv
 from umpteenth.core import deadlines
@@ -118,7 +119,8 @@ def _spec(step: Step, new: Path, log: BuildLog) -> SandboxSpec:
         network=network.unrestricted,
         egress=network.egress,
         binds=tuple(binds),
-        env=variables_of(step),
+        # What is there already: a library of Debian's for a package that is compiled, say.
+        env={**bases.variables(new / "root", SEARCH_PATH), **variables_of(step)},
         limits=Limits(cpus=2, memory=MEMORY, processes=PROCESSES, disk=size),
     )
 

@@ -95,6 +95,18 @@ def test_what_it_leaves_is_for_everybody_to_read_and_for_nobody_to_change(
     assert [path.name for path in store.place.iterdir() if path.name != "machine"] == []
 
 
+def test_a_step_finds_what_an_earlier_one_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = "mkdir -p $INTO/usr/bin; printf '#!/bin/sh\\necho made' > $INTO/usr/bin/maker"
+    first = Step("Tool", f"{tool}; chmod 755 $INTO/usr/bin/maker", (), "debian", "bash")
+    last = Step("Use", "maker; command -v ump", (), "", "bash")
+    monkeypatch.setattr(building, "steps_of", lambda _: [first, last])
+    log = BuildLog()
+    asyncio.run(build_directory(DEFINITION, Store(tmp_path), log, lambda: False))
+    assert log.text().splitlines()[-3:-1] == ["made", "/ump/bin/ump"]
+
+
 def test_it_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = get_options()
     small = options.sandbox.model_copy(update={"environment_size": 16})
