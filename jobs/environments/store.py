@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -44,17 +45,20 @@ class Store:
         return self.data_dir / PLACE
 
     def machine(self) -> str:
-        """A name that stays: the workers of one data directory share what one of them made."""
+        """A name that stays: the workers of one data directory share what one of them made.
+
+        A copy of the directory is another machine, so the file's own number belongs to it.
+        """
         path = self.place / "machine"
-        with contextlib.suppress(FileNotFoundError):
-            return path.read_text().strip()
-        self._make_place()
-        new = path.with_name(f"{_NEW}{secrets.token_hex(8)}")
-        new.write_text(secrets.token_hex(16))
-        with contextlib.suppress(FileExistsError):  # another process was faster
-            os.link(new, path)
-        new.unlink()
-        return path.read_text().strip()
+        if not path.exists():
+            self._make_place()
+            new = path.with_name(f"{_NEW}{secrets.token_hex(8)}")
+            new.write_text(secrets.token_hex(16))
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                os.link(new, path)
+            new.unlink()
+        mark = f"{path.read_text()}:{path.stat().st_ino}"
+        return hashlib.sha256(mark.encode()).hexdigest()[:32]
 
     def find(self, digest: str) -> Path | None:
         """The directory for sandboxes; None where it is missing or was made on another system."""

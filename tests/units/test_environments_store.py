@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -37,6 +38,13 @@ def test_a_machine_keeps_its_name_and_all_its_workers_say_the_same(store: Store)
     assert len(set(said)) == 1
     assert len(said[0]) == 32
     assert sorted(path.name for path in store.place.iterdir()) == ["machine"]
+
+
+def test_a_copy_of_the_data_directory_is_another_machine(store: Store, tmp_path: Path) -> None:
+    before = store.machine()
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert Store(tmp_path / "copy").machine() != before
+    assert Store(tmp_path).machine() == before
 
 
 def test_what_was_made_is_found_without_what_was_only_needed_meanwhile(store: Store) -> None:
