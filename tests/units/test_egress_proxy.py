@@ -244,7 +244,8 @@ def test_chunks_may_come_in_any_pieces() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [b"zz\r\n", b"3\r\nabcd\r\n", b"\r\n", b"3\nabc", b"3\x0b\r\n", b"1" * 70_000]
+    "broken",
+    [b"zz\r\n", b"3\r\nabcd\r\n", b"\r\n", b"3\nabc", b"3\x0b\r\n", b"0\r\n\nGET", b"1" * 70_000],
 )
 def test_broken_chunks_end_the_connection(broken: bytes) -> None:
     with pytest.raises(ConnectionAbortedError):
