@@ -98,9 +98,21 @@ def running_podman() -> Iterator[Podman]:
                 podman.run("rm", "--force", "--time", "0", container)
         service.terminate()
         service.wait(20)
-        # Podman keeps its overlays mounted in one place of its own.
-        subprocess.run(["umount", str(folder / "graph" / "overlay")], check=False, stderr=-3)
-        shutil.rmtree(folder)
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    # Podman keeps its overlays mounted in one place of its own, and tidies up behind containers
+    # that have ended in processes of their own.
+    deadline = time.monotonic() + 20
+    while folder.exists():
+        place = str(folder / "graph" / "overlay")
+        subprocess.run(["umount", "--recursive", place], check=False, stderr=subprocess.DEVNULL)
+        try:
+            shutil.rmtree(folder)
+        except OSError:
+            assert time.monotonic() < deadline, f"{folder} could not be removed"
+            time.sleep(0.1)
 
 
 def _configure(folder: Path) -> None:

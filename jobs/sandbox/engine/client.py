@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -52,6 +53,10 @@ class Client:
 
         with self._lock:
             if self._api is None:
+                # The package would leave a socket open that could not be connected.
+                with socket.socket(socket.AF_UNIX) as trial:
+                    trial.settimeout(TIMEOUT)
+                    trial.connect(self.url.removeprefix("unix://"))
                 self._api = APIClient(
                     self.url, version="auto", timeout=TIMEOUT, num_pools=MAX_POOLS
                 )

@@ -185,6 +185,9 @@ def container(
         "AttachStderr": True,
         "Tty": False,
         "Healthcheck": {"Test": ["NONE"]},
+        # Removing it is then to kill it, at once.
+        "StopSignal": "SIGKILL",
+        "StopTimeout": 0,
         "HostConfig": {
             **_limits(spec),
             **({"Runtime": host.runtime} if host.runtime else {}),

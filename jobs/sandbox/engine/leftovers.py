@@ -54,19 +54,12 @@ def is_alive(directory: Path) -> bool:
 
 
 def remove(client: Client, container: str) -> None:
-    """Kill and remove; one that is gone is fine. Blocks. Raises `EngineError`."""
-    kill(client, container)
+    """Kill and remove; one that is gone is fine. Blocks. Raises `EngineError`.
+
+    In one request: Podman answers one to kill up to twenty seconds later.
+    """
     try:
         client.call(lambda api: api.remove_container(container, v=True, force=True))
     except EngineError as error:
         if error.status not in (404, 409):  # gone, or being removed
-            raise
-
-
-def kill(client: Client, container: str) -> None:
-    """Removal alone would wait for a stop in order, seconds long."""
-    try:
-        client.call(lambda api: api.kill(container, "KILL"))
-    except EngineError as error:
-        if error.status not in (404, 409, 500):  # gone, or not running (Podman says 500)
             raise

@@ -104,7 +104,7 @@ class Made:
 
     def kill(self) -> None:
         try:
-            leftovers.kill(self.client, self.id)
+            leftovers.remove(self.client, self.id)
         except EngineError as error:
             logger.warning("a sandbox could not be killed: %s", error)
 
@@ -145,7 +145,8 @@ class Made:
                     break
                 time.sleep(END_INTERVAL)
         except EngineError as error:
-            fault = str(error)
+            # Removed means killed, by us or by whoever may.
+            fault = "" if error.status == 404 else str(error)
         self.discard()
         code = _KILLED if fault else int(state.get("ExitCode", _KILLED))
         return code, bool(state.get("OOMKilled")), fault or str(state.get("Error") or "")
