@@ -29,9 +29,12 @@ ump state set seen '"by root"'
 ump output set who "$(id -un) in $HOME"
 """
 # It grows while it runs, and says nothing in the protocol.
-GROWS = (
-    "import os; open(os.environ['HOME'] + '/big', 'wb').write(b'x' * (40 << 20)); input(); input()"
-)
+GROWS = """
+import os, sys
+open(os.environ["HOME"] + "/big", "wb").write(b"x" * (40 << 20))
+for line in sys.stdin:
+    pass
+"""
 
 
 @pytest.fixture(scope="module", params=USERS)
