@@ -77,7 +77,8 @@ class Remains:
                 self.cgroups |= cgroups_of(pid) - cgroups_of(worker) - cgroups_of(os.getpid())
 
     def processes(self) -> list[str]:
-        """Processes in a namespace that was seen, or with a mount of the site's directory."""
+        """Processes in a namespace that was seen, or with a mount of the site's directory, which
+        every process of the machine would have if it had stayed outside of a sandbox."""
         folder = str(self.site.data_dir.parent)
         left = []
         for pid in processes():
@@ -122,9 +123,3 @@ def cgroups_of(pid: int) -> set[str]:
                 if path != "/" and (base / path[1:]).is_dir():
                     found.add(str(base / path[1:]))
     return found
-
-
-def mounts_of_this_machine() -> list[str]:
-    """Mounts of network namespaces and the like that this test's own processes see."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [line for line in lines if " nsfs " in line]

@@ -21,7 +21,7 @@ import pytest
 
 from tests.real.conftest import Site, eventually
 from tests.real.plain_sites import USERS, site_of
-from tests.real.remains import Remains, mounts_of_this_machine
+from tests.real.remains import Remains
 from tests.real.sandboxes import processes_with, wait_until_gone
 from tests.real.test_leaks import settled
 
@@ -117,7 +117,6 @@ def test_runs_that_end_leave_a_worker_as_it_was(
 ) -> None:
     """No process, descriptor, thread, namespace, mount, socket, control group or directory."""
     worker = begin(site)
-    mounts = mounts_of_this_machine()
     seen: Counter[str] = Counter()
     for number in range(WAVES):
         seen.update(wave(site, chance))
@@ -137,7 +136,6 @@ def test_runs_that_end_leave_a_worker_as_it_was(
     assert processes_with(mark) == []
     assert (remains.sockets(), remains.run_directories()) == ([], [])
     assert len(remains.private_directories()) == 1
-    assert mounts_of_this_machine() == mounts
     site.stop(worker)
     eventually(lambda: remains.processes() == [], "the launcher's end")
     assert (remains.groups(), remains.private_directories()) == ([], [])
