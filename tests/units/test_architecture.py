@@ -77,6 +77,7 @@ WITHOUT_DJANGO = (
     "jobs.schedule",
     "jobs.sandbox.disk",
     "jobs.sandbox.egress",
+    "jobs.sandbox.engine",
     "jobs.sandbox.hierarchies",
     "jobs.sandbox.launcher",
     "jobs.sandbox.seccomp",
@@ -85,6 +86,7 @@ WITHOUT_DJANGO = (
 # They run where nothing of ours is installed, or for as long as the site is up.
 STANDARD_LIBRARY_ONLY = (
     "jobs.sandbox.egress.connect",
+    "jobs.sandbox.engine.listen",
     "jobs.sandbox.launcher",
     "jobs.ump",
     "umpteenth.supervisor",

@@ -245,7 +245,8 @@ def _mounts(spec: SandboxSpec, places: Places, image: Image, host: Host) -> _Mou
         if Path(value).exists():
             mounts.show(Path(value))
     for name, text in _accounts(spec, host).items():
-        mounts.show(small_file(f"{name}-{spec.party}", partial(str, text)), f"/etc/{name}")
+        file = f"{name}-{spec.party}-{host.user_inside(replace(spec, root=False))}"
+        mounts.show(small_file(file, partial(str, text)), f"/etc/{name}")
     _programs(mounts, spec, places)
     # What an image declares a volume would else be on the engine's disk, without a limit.
     for place in ("/tmp", "/var/tmp", *image.volumes):
