@@ -77,7 +77,6 @@ WITHOUT_DJANGO = (
     "jobs.schedule",
     "jobs.sandbox.disk",
     "jobs.sandbox.egress",
-    "jobs.sandbox.engine",
     "jobs.sandbox.hierarchies",
     "jobs.sandbox.launcher",
     "jobs.sandbox.seccomp",
