@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -11,6 +12,7 @@ from django.db import DatabaseError, connection
 from jobs import presence
 from jobs.environments import builds
 from jobs.models import Worker
+from jobs.sandbox.base import SandboxError
 from jobs.sandbox.programs import default_environment
 
 logger = logging.getLogger(__name__)
@@ -34,8 +36,9 @@ class Keeper:
         False while the worker has no row yet.
         """
         if _is_due(self._asked_at, now, PROGRAMS_EVERY):
-            self._programs = [list(found) for found in default_environment()]
-            self._asked_at = now
+            self._programs = [list(found) for found in asyncio.run(default_environment())]
+            # Without an answer it is asked again: nothing starts here yet.
+            self._asked_at = now if self._programs else None
         facts = {"machine": builds.store().machine(), "programs": self._programs}
         mine = Worker.objects.filter(name=presence.worker_name()).update(**facts)
         builds.work_off()
@@ -56,7 +59,7 @@ def keep(stopping: threading.Event) -> None:
     while True:
         try:
             is_known = keeper.look(time.monotonic())
-        except (DatabaseError, OSError):
+        except (DatabaseError, OSError, SandboxError):
             logger.warning("the environments could not be looked after", exc_info=True)
         finally:
             connection.close()

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-import shutil
-import subprocess
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
-from jobs.sandbox.places import find_uv
+from jobs.sandbox import base as sandbox
+from umpteenth.core import deadlines
 
-# What a sandbox sees of the host's own search path.
-_SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
-_EXPECTED = ("bash", "python3", "node", "npm", "npx", "git", "curl", "jq", "rg")
 # What people call the programs of the default environment; npx and uvx come with their like.
 NAMES = {
     "python3": "Python",
@@ -25,51 +19,45 @@ NAMES = {
     "jq": "jq",
     "rg": "ripgrep",
 }
-_TIME = 10.0  # seconds that a program may take to name its version
+_TIME = 30.0  # seconds that all of them together may take to name their versions
+_MAX_ANSWER = 64 * 1024
+_MARK = "\x1e"
+# Only what a shell has itself: an image may hold little more.
+_ASK = (
+    'for name in "$@"; do if command -v "$name" >/dev/null 2>&1; then '
+    r"""printf '\036%s\n' "$name"; "$name" --version 2>&1 </dev/null; fi; done"""
+)
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program by the name it is called by; `path` on the host, empty where it is missing."""
+async def default_environment() -> list[tuple[str, str]]:
+    """What the default environment has: names and versions, the version empty where it is missing.
 
-    name: str
-    path: str
-
-
-def find_programs() -> list[Program]:
-    """The programs, in a fixed order; nothing is started."""
-    found = [Program(name, shutil.which(name, path=_SEARCH_PATH) or "") for name in _EXPECTED]
-    uv = find_uv()
-    for name in ("uv", "uvx"):
-        path = uv.with_name(name) if uv is not None else None
-        found.append(Program(name, str(path) if path is not None and path.exists() else ""))
-    return found
-
-
-def default_environment() -> list[tuple[str, str]]:
-    """What the default environment has here: names and versions, the version empty where it is
-    missing. Starts each program once, which takes up to a second: keep what it says."""
-    paths = {program.name: program.path for program in find_programs()}
-    with ThreadPoolExecutor(len(NAMES)) as pool:
-        versions = pool.map(lambda name: _version([paths[name], "--version"]), NAMES)
-    return list(zip(NAMES.values(), versions, strict=True))
-
-
-def _version(argv: Sequence[str]) -> str:
-    """The first number of what the program says; `?` where it is there and says none."""
-    if not argv[0]:
-        return ""
+    Asked inside of a sandbox, whichever way those are made here; that takes up to a second, so
+    keep what it says. Nothing where no sandbox starts. Raises `SandboxError`.
+    """
+    if await asyncio.to_thread(sandbox.problem):
+        return []
+    spec = sandbox.SandboxSpec(party="agent", network=False)
+    process = await sandbox.start(["/bin/sh", "-c", _ASK, "sh", *NAMES], spec)
     try:
-        said = subprocess.run(
-            argv,
-            capture_output=True,
-            check=False,
-            timeout=_TIME,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            env={"PATH": _SEARCH_PATH, "HOME": "/nonexistent"},
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "?"
-    number = re.search(r"\d+(?:\.\d+)+", said.stdout.decode("utf-8", "replace")[:1000])
-    return number.group() if number else "?"
+        process.stdin.close()
+        async with deadlines.timeout(_TIME):
+            # A longer answer is nobody's version.
+            said = await process.stdout.read(_MAX_ANSWER)
+            while more := await process.stdout.read(_MAX_ANSWER):
+                said = (said + more)[:_MAX_ANSWER]
+    except TimeoutError:
+        return []
+    finally:
+        await process.kill()
+    return _versions(said.decode("utf-8", "replace"))
+
+
+def _versions(said: str) -> list[tuple[str, str]]:
+    """The first number after each name; `?` where a program is there and says none."""
+    found = {}
+    for part in said.split(_MARK)[1:]:
+        name, _, words = part.partition("\n")
+        number = re.search(r"\d+(?:\.\d+)+", words)
+        found[name] = number.group() if number else "?"
+    return [(shown, found.get(name, "")) for name, shown in NAMES.items()]

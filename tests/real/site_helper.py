@@ -19,6 +19,12 @@ import django
 
 django.setup()
 
+from django.contrib.auth import (  # noqa: E402
+    BACKEND_SESSION_KEY,
+    HASH_SESSION_KEY,
+    SESSION_KEY,
+)
+from django.contrib.sessions.backends.db import SessionStore  # noqa: E402
 from django.core.files.storage import default_storage  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
@@ -34,6 +40,7 @@ from servers.probe import Found  # noqa: E402
 from servers.services import create_server, delete_server, set_enabled  # noqa: E402
 from tests.fakes.server_rows import FoundServer  # noqa: E402
 from umpteenth import celery  # noqa: E402
+from umpteenth.accounts.models import User  # noqa: E402
 from umpteenth.core import live  # noqa: E402
 from umpteenth.core.connections import closing  # noqa: E402
 from umpteenth.core.masking import Masker  # noqa: E402
@@ -84,13 +91,32 @@ def stored_files(run_id: str) -> list[dict[str, Any]]:
     for item in items:
         with default_storage.open(item.path, "rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()
-        found.append({"name": getattr(item, "name", ""), "size": item.size, "sha256": digest})
+        name = getattr(item, "name", "")
+        found.append({"id": str(item.pk), "name": name, "size": item.size, "sha256": digest})
     return found
+
+
+def session() -> str:
+    """The key of a session of a member."""
+    user, _ = User.objects.get_or_create(username="reader", role=User.Role.MEMBER)
+    store = SessionStore()
+    store[SESSION_KEY], store[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
+    store[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    store.save()
+    return str(store.session_key)
 
 
 def machines() -> list[str]:
     """Of the workers that have said which one they are on."""
     return list(Worker.objects.exclude(machine="").values_list("machine", flat=True))
+
+
+def programs() -> list[list[str]]:
+    """Of the default environment, as a worker found them."""
+    found: list[list[str]] = Worker.objects.exclude(machine="").values_list("programs", flat=True)[
+        0
+    ]
+    return found
 
 
 def cancel(run_id: str) -> None:

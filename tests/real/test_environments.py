@@ -145,6 +145,9 @@ def test_a_worker_builds_what_a_command_asks_for_and_removes_what_nobody_names(
     worker = site.start("worker")
     try:
         eventually(lambda: site.ask("machines"), "the worker's machine")
+        programs = dict(site.ask("programs"))
+        assert programs["Python"].startswith("3.")
+        assert programs["Node"].count(".") == 2
         done = site.run("env", "build", "-", input="name: quick\nnpm: [left-pad@1.3.0]\n")
         assert "1 machine" in done.stderr
         built = eventually(lambda: _ready(site, "quick"), "the build")

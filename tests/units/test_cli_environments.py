@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from jobs.environments.store import Store
 from jobs.models import Environment, EnvironmentBuild, Job
 from jobs.presence import report
 from jobs.sandbox import base as sandbox
-from tests.fakes.runs import make_job
+from tests.fakes.runs import make_job, start_plainly
 from umpteenth import celery
 from umpteenth.cli import environments
 from umpteenth.cli.environments import command
@@ -169,17 +170,20 @@ def test_programs_of_the_default_environment_come_with_versions(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """P20."""
-    from jobs.sandbox import programs
+    from jobs.sandbox.programs import default_environment
 
-    for name, script in {"node": "echo v20.1.2", "jq": "echo jq-1.6", "git": "exit 1"}.items():
+    for name, script in {
+        "node": "echo v20.1.2",
+        "jq": "echo jq-1.6",
+        "git": "echo no >&2; exit 1",
+        "curl": "echo 'curl 7.88 (x) libcurl/9.99'; while read line; do :; done",
+    }.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
-    monkeypatch.setattr(programs, "_SEARCH_PATH", f"{tmp_path}")
-    monkeypatch.setattr(programs, "find_uv", lambda: None)
-    found = dict(programs.default_environment())
-    assert (found["Node"], found["jq"], found["git"], found["ripgrep"]) == (
-        "20.1.2",
-        "1.6",
-        "?",
-        "",
-    )
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sandbox, "start", start_plainly)
+    found = dict(asyncio.run(default_environment()))
+    assert (found["Node"], found["jq"], found["git"]) == ("20.1.2", "1.6", "?")
+    assert (found["curl"], found["ripgrep"]) == ("7.88", "")
+    monkeypatch.setattr(sandbox, "problem", lambda: "No sandbox starts.")
+    assert asyncio.run(default_environment()) == []

@@ -256,7 +256,7 @@ def test_a_worker_reports_its_machine_and_programs_and_builds_what_waits(
 ) -> None:
     asked: list[int] = []
 
-    def programs() -> list[tuple[str, str]]:
+    async def programs() -> list[tuple[str, str]]:
         asked.append(1)
         return [("Node", "20.1"), ("jq", "")]
 

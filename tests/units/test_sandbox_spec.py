@@ -17,7 +17,6 @@ from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.egress.rules import EgressRules
 from jobs.sandbox.files import NODE_PRELOAD_SOURCE, remove_tree
 from jobs.sandbox.places import Places, visible_certificates
-from jobs.sandbox.programs import find_programs
 from servers.mcp.types import ServerUnavailable
 from tests.fakes.sandbox_specs import BrokenLauncher, build, pairs, spec, variables
 from umpteenth.core.config import load_options
@@ -407,10 +406,3 @@ def test_a_tree_is_removed_however_deep_and_links_are_not_followed(tmp_path: Pat
     remove_tree(top)
     assert not top.exists()
     assert kept.exists()
-
-
-def test_programs_are_found_without_starting_any() -> None:
-    found = {program.name: program.path for program in find_programs()}
-    assert found["uv"].endswith("/uv")
-    assert found["bash"].endswith("/bash")
-    assert list(found)[-2:] == ["uv", "uvx"]
