@@ -4,6 +4,7 @@ P20, P22, P26). What every adapter promises is in test_adapters.py."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -37,6 +38,9 @@ script: |
   curl -sS -o /dev/null http://127.0.0.1:9/ 2>&1
   curl -sS -o /dev/null --noproxy '' http://169.254.169.254/latest/
   echo "a line on standard output"
+"""
+CALLS = """#!/usr/bin/env bash
+ump output set answer "$(ump mcp call fake echo '{"text": "hello"}')"
 """
 HUNGRY = """
 name: hungry
@@ -89,6 +93,21 @@ def test_a_job_runs_in_a_container_with_all_that_a_run_has(site: Site) -> None:
     lines = site.run("run", "events", run["id"], "--json").stdout
     for expected in ("a line on standard output", "note.txt", "network.refused", "169.254.169.254"):
         assert expected in lines
+
+
+def test_a_stdio_server_is_tested_and_called_in_containers_of_its_own(site: Site) -> None:
+    """P6, P24: over the engine's connection, with a home that persists."""
+    done = site.run(
+        "mcp", "add", "fake", "--", "python3", str(PROJECT / "tests/fakes/mcp_server.py")
+    )
+    assert done.returncode == 0, done.stderr
+    tested = site.json("mcp", "test", "fake")
+    assert tested["outcome"] == "connected", tested
+    job = {"name": "calls", "script": CALLS, "network": "none", "servers": {"fake": "all"}}
+    assert site.run("job", "create", "-", input=json.dumps(job)).returncode == 0
+    run = site.json("job", "run", "calls", "--wait")
+    assert run["status"] == "succeeded", run
+    assert "hello" in json.dumps(run["outputs"])
 
 
 def test_a_run_that_eats_its_memory_says_so(site: Site) -> None:
