@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from jobs.models import Worker
+from umpteenth.core.config import EngineOptions, SandboxOptions, get_options
 
 pytestmark = pytest.mark.django_db
 
@@ -51,6 +52,21 @@ def test_the_adapter_and_what_sandboxes_see_are_shown(administrator_client: Clie
     assert "Filtered in every sandbox" in text
     assert "/dev/shm" in text
     assert "docs/examples" in text
+
+
+def test_an_engine_is_shown_with_its_image(
+    administrator_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is asked of the engine: the page speaks of the options."""
+    engine = EngineOptions(url="unix:///run/podman/podman.sock", image="an-image:1")
+    sandbox = SandboxOptions(adapter="engine", engine=engine, readonly_paths=())
+    options = get_options().model_copy(update={"sandbox": sandbox})
+    monkeypatch.setattr("jobs.views.sandboxes.get_options", lambda: options)
+    text = page(administrator_client)
+    for shown in ("unix:///run/podman/podman.sock", "an-image:1", "None but the image"):
+        assert shown in text
+    assert "engine’s own profile" in text
+    assert "Filtered in every sandbox" not in text
 
 
 def test_the_table_refreshes_by_itself(administrator_client: Client) -> None:
