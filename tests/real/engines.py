@@ -89,7 +89,7 @@ def running_podman() -> Iterator[Podman]:
             assert time.monotonic() < deadline, f"Podman does not answer: {words}"
             time.sleep(0.05)
         for name, programs in ((IMAGE, PROGRAMS), (BARE_IMAGE, BARE_PROGRAMS)):
-            _import(podman, name, programs)
+            import_image(podman, name, programs)
         yield podman
     finally:
         if service.poll() is None:
@@ -133,7 +133,7 @@ def _configure(folder: Path) -> None:
     (folder / "storage.conf").write_text("\n".join(["[storage]", *lines]))
 
 
-def _import(podman: Podman, name: str, programs: Sequence[str]) -> None:
+def import_image(podman: Podman, name: str, programs: Sequence[str]) -> None:
     path = podman.folder / "image.tar"
     with tarfile.open(path, "w", dereference=True) as archive:
         _Tree(archive).fill(programs)

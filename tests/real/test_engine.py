@@ -20,7 +20,7 @@ from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.engine.adapter import Engine
 from jobs.sandbox.places import Places
 from tests.real.conftest import PROJECT, Site, eventually, new_site
-from tests.real.engines import BARE_IMAGE, IMAGE, Podman, running_podman
+from tests.real.engines import BARE_IMAGE, IMAGE, Podman, import_image, running_podman
 
 pytestmark = pytest.mark.real
 
@@ -181,6 +181,26 @@ def test_an_image_that_is_not_there_is_said_with_what_to_do(podman: Podman, tmp_
     problem = Engine(Places(tmp_path), url=podman.url, image="elsewhere/none:1").problem()
     assert "no image elsewhere/none:1" in problem
     assert "sandbox.engine.image" in problem
+
+
+def test_an_image_without_a_shell_is_said(podman: Podman, tmp_path: Path) -> None:
+    import_image(podman, "ump-tests:shell-less", ["cat"])
+    engine = Engine(Places(tmp_path), url=podman.url, image="ump-tests:shell-less")
+    assert engine.problem() == (
+        "The image ump-tests:shell-less has no /bin/sh, which a sandbox starts with."
+    )
+    assert podman.containers() == []
+
+
+def test_an_engine_that_does_not_see_our_files_is_said(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where the worker is in a container and the engine outside."""
+    monkeypatch.setattr(
+        "jobs.sandbox.engine.adapter.small_file", lambda name, content: Path(tmp_path / "elsewhere")
+    )
+    (tmp_path / "elsewhere").write_text("another file at the same path")
+    assert "does not see this worker's files" in engine.problem()
 
 
 def test_a_runtime_that_podman_would_pass_over_is_said(podman: Podman, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from jobs.sandbox.base import Bind, Limits, SandboxSpec
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.engine import leftovers
+from jobs.sandbox.engine.adapter import Engine
 from jobs.sandbox.engine.client import Client, EngineError
 from jobs.sandbox.engine.containers import Host, Image, container
 from jobs.sandbox.engine.running import Report
@@ -310,3 +311,59 @@ def test_only_what_a_dead_worker_of_this_machine_left_is_removed(tmp_path: Path)
         os.close(descriptor)
         living.rmdir()
     assert set(client.owners) == {"stuck", "gone", "living", "ours", "elsewhere", "nobody's"}
+
+
+class RefusingClient(Client):
+    """An engine that answers questions and makes no container."""
+
+    def __init__(self, words: str, security: tuple[str, ...] = (), name: str = "Engine") -> None:
+        super().__init__("unix:///nonexistent")
+        self._words, self._security, self._name = words, security, name
+
+    def call(self, work: Any) -> Any:
+        return work(self)
+
+    def info(self) -> dict[str, Any]:
+        return {"SecurityOptions": list(self._security)}
+
+    def version(self) -> dict[str, Any]:
+        return {"Components": [{"Name": self._name}]}
+
+    def inspect_image(self, name: str) -> dict[str, Any]:
+        return {"Config": {}}
+
+    def create_container_from_config(self, body: dict[str, Any]) -> dict[str, Any]:
+        raise EngineError(self._words, 400)
+
+
+@pytest.mark.parametrize(
+    ("client", "expected"),
+    [
+        (
+            RefusingClient("invalid mount config: bind source path does not exist: /data/x"),
+            "does not see this worker's files",
+        ),
+        (RefusingClient('exec: "/bin/sh": stat /bin/sh: no such file'), "has no /bin/sh"),
+        (RefusingClient("the disk is full"), "could not be made: the disk is full"),
+        (RefusingClient("", security=("name=rootless",)), "Docker in rootless mode"),
+    ],
+)
+def test_why_no_container_starts_is_a_sentence_with_what_to_do(
+    client: Client, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.sandbox.engine.adapter.Client", lambda url: client)
+    engine = Engine(Places(Path("/nonexistent")), url=client.url, image="an-image")
+    left = set(os.listdir(runtime_dir()))
+    assert expected in engine.problem()
+    assert {name for name in os.listdir(runtime_dir()) if name.endswith(".pipe")} <= left
+
+
+def test_root_is_possible_where_the_engine_is_the_workers_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P26: rootless Podman's root is the user who runs it."""
+    client = RefusingClient("later", security=("name=rootless",), name="Podman Engine")
+    monkeypatch.setattr("jobs.sandbox.engine.adapter.Client", lambda url: client)
+    engine = Engine(Places(Path("/nonexistent")), url=client.url, image="an-image")
+    assert "later" in engine.problem()
+    assert engine._root_problem() == ""

@@ -159,6 +159,9 @@ class Engine:
         except EngineError as error:
             await in_pool(made.discard)
             raise SandboxError(f"The sandbox could not be started: {error}.") from error
+        except SandboxError:
+            await in_pool(made.discard)
+            raise
         except BaseException:
             POOL.submit(made.discard)
             raise
@@ -273,13 +276,20 @@ class Engine:
         except SandboxUnavailable as error:
             return str(error)
         except SandboxError as error:
-            words = str(error)
-            # A path that it does not find is one of ours: nothing else is bound.
-            return BLIND if "no such file" in words.lower() else f"{words} {CHECK}"
+            return self._explain(str(error))
         if "blind" in said:
             return BLIND
         self._gaps = tuple(self._find_gaps(said))
         return ""
+
+    def _explain(self, words: str) -> str:
+        """A sentence for the operator from what the engine said of a sandbox on trial."""
+        if "/bin/sh" in words:
+            return f"The image {self.image} has no /bin/sh, which a sandbox starts with."
+        # A path that it does not find is one of ours: nothing else is bound.
+        if any(sign in words.lower() for sign in ("no such file", "does not exist")):
+            return BLIND
+        return f"{words} {CHECK}"
 
     def _is_podman(self) -> bool:
         version = self._client.call(lambda api: api.version())
