@@ -101,6 +101,7 @@ def _environment(run: Run, secrets: dict[str, str]) -> dict[str, str]:
         "UMP_RUN_NUMBER": str(run.number),
         "UMP_INPUT": "/ump/input.json",
         "UMP_OUTPUTS": "/ump/outputs",
+        "UMP_LOGS": "/ump/logs",
     }
     target = vault.Target(host=None, server=None, job=run.job.name)
     for mapped in run.job.secrets.select_related("secret"):

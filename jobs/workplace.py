@@ -33,13 +33,18 @@ class Workplace:
     def outputs(self) -> Path:
         return self.root / "outputs"
 
+    @property
+    def logs(self) -> Path:
+        """Files that a run writes for itself: they end with it."""
+        return self.root / "logs"
+
     @classmethod
     def make(cls, base: Path, run_id: UUID, *, script: str, input: Any) -> Workplace:
         """Create the directories and files, owned by the user inside the sandbox."""
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         place = cls(base / str(run_id))
         place.root.mkdir(mode=0o700)
-        for folder in (place.workspace, place.outputs):
+        for folder in (place.workspace, place.outputs, place.logs):
             # bwrap enters it before it changes the user, without root's right to enter all.
             folder.mkdir()
             folder.chmod(0o711)
@@ -72,6 +77,7 @@ class Workplace:
                 Bind(self.root / "input.json", "/ump/input.json"),
                 Bind(self.root / "script", INSIDE_SCRIPT),
                 Bind(self.outputs, "/ump/outputs", writable=True),
+                Bind(self.logs, "/ump/logs", writable=True),
                 Bind(socket, INSIDE_SOCKET, writable=True),
             ),
             env=env,

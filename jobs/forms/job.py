@@ -98,7 +98,8 @@ class JobForm(forms.Form):
         min_value=MIN_DISK,
         max_value=MAX_DISK,
         initial=DEFAULT_DISK,
-        help_text="In MiB, for /workspace and /ump/outputs together. Beyond it the run is ended.",
+        help_text="In MiB, for /workspace, /ump/outputs and /ump/logs together. "
+        "Beyond it the run is ended.",
         error_messages=_said(DISK),
     )
     run_as_root = forms.BooleanField(

@@ -44,6 +44,7 @@ usage: ump COMMAND …
   ump step NAME                               begin a step on the timeline
   ump summary [TEXT|-]                        say what the run did (text; Markdown comes later)
   ump fail [REASON|-]                         end as failed, with a reason
+  ump connect HOST PORT                       join standard input and output to a host
   ump help [COMMAND]
 
 A VALUE that is JSON keeps its type; anything else is a string. Without VALUE, TEXT or REASON,
@@ -191,6 +192,23 @@ def fail(arguments: list[str]) -> int:
     return FAILED
 
 
+def connect(arguments: list[str]) -> int:
+    """The program beside this one, which only a guarded sandbox has, takes its place."""
+    expect("connect HOST PORT", arguments, 2, 2)
+    host, port = arguments
+    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        raise Stop(USAGE, "PORT must be a number from 1 to 65535; usage: ump connect HOST PORT")
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "proxy-connect")
+    try:
+        os.execv(program, [program, host, port])
+    except FileNotFoundError:
+        raise Stop(
+            FAILED,
+            "the job's network has no proxy to connect through: with No network nothing is "
+            "reached, and with Unrestricted network programs connect by themselves",
+        ) from None
+
+
 GROUPS = ("mcp", "state", "output")
 COMMANDS = {
     "mcp tools": mcp_tools,
@@ -202,6 +220,7 @@ COMMANDS = {
     "step": step,
     "summary": summary,
     "fail": fail,
+    "connect": connect,
 }
 
 

@@ -84,11 +84,10 @@ def test_shadow_cannot_be_read(user: User) -> None:
     assert user.run(["cat", "/etc/shadow"])["code"] == 1
 
 
-@pytest.mark.parametrize(
-    "place", ["/x", "/usr/x", "/etc/x", "/dev/x", "/ump/x", "/ump/bin/x", "/run/x"]
-)
-def test_nothing_outside_of_its_places_can_be_written(user: User, place: str) -> None:
-    assert user.run(["touch", place])["code"] == 1
+def test_nothing_outside_of_its_places_can_be_written(user: User) -> None:
+    places = "/x /usr/x /etc/x /dev/x /ump/x /ump/bin/x /run/x"
+    script = f"for place in {places}; do touch $place 2>/dev/null && echo $place; done; true"
+    assert user.run(["bash", "-c", script]) == {"code": 0, "out": "", "err": ""}
 
 
 def test_its_own_places_can_be_written(user: User) -> None:
@@ -378,10 +377,24 @@ def test_too_much_memory_ends_it_and_is_said(user: User) -> None:
     assert ("100 MiB of memory" in ended["broken_limit"]) == ended["out_of_memory"]
 
 
+FORKS = """
+import os, time
+count = 0
+try:
+    while count < 60:
+        if os.fork() == 0:
+            time.sleep(60)
+        count += 1
+except OSError:
+    pass
+print(count)
+"""
+
+
 def test_a_fork_bomb_meets_its_limit(user: User) -> None:
-    script = "for n in $(seq 60); do sleep 5 & done 2>/dev/null; jobs -p | wc -l; kill -9 -1"
-    result = user.run(["bash", "-c", script], limits={"processes": 20})
-    assert int(result["out"].split()[0] if result["out"] else 0) < 20
+    result = user.run(["python3", "-c", FORKS], limits={"processes": 20})
+    assert result["code"] == 0
+    assert 5 < int(result["out"]) < 20
 
 
 def test_too_much_on_the_disk_ends_it_and_is_said(user: User) -> None:
@@ -400,8 +413,10 @@ def test_a_guarded_network_reaches_its_proxy_and_nothing_else(user: User) -> Non
         port = server.getsockname()[1]
         script = f"""
             curl -sS -o /dev/null -w '%{{http_code}} ' http://elsewhere.example.org/
+            ump connect elsewhere.example.org 22 </dev/null || echo -n 'refused '
             exec 3<>/dev/tcp/127.0.0.1/{port} || echo unreached
         """
         result = user.run(["bash", "-c", script], egress={"known.example.org": []})
-    assert result["out"] == "403 unreached\n"
-    assert [event[:2] for event in result["events"]] == [["refused", "elsewhere.example.org"]]
+    assert result["out"] == "403 refused unreached\n"
+    assert "elsewhere.example.org is not among the known ones." in result["err"]
+    assert [event[:2] for event in result["events"]] == [["refused", "elsewhere.example.org"]] * 2

@@ -168,6 +168,8 @@ def test_what_speaks_for_ssh_joins_both_ways(user: User, site: str) -> None:
     port = site.rstrip("/").rpartition(":")[2]
     script = f"printf 'GET / HTTP/1.0\r\n\r\n' | proxy-connect site.test {port} | tail -n 1"
     assert user.run(["bash", "-c", script], egress=KNOWN)["out"] == "a page of the site\n"
+    by_ump = script.replace("proxy-connect", "ump connect")
+    assert user.run(["bash", "-c", by_ump], egress=KNOWN)["out"] == "a page of the site\n"
     refused = user.run(["proxy-connect", "other.test", "22"], egress=KNOWN)
     assert (refused["code"], refused["out"]) == (1, "")
     assert refused["err"] == "other.test is not among the known ones.\n"

@@ -41,8 +41,12 @@ def test_a_script_that_goes_on_without_a_process_succeeds_and_says_it(site: Site
     assert (said in notices) == has_groups()
 
 
-def test_a_script_that_fills_the_disk_is_ended_and_keeps_what_it_told(site: Site) -> None:
+@pytest.mark.parametrize("place", ["/workspace", "/ump/logs"])
+def test_a_script_that_fills_the_disk_is_ended_and_keeps_what_it_told(
+    site: Site, place: str
+) -> None:
     script = (
+        f"cd {place}\n"
         "ump summary 'half way'\nfor n in {1..99}; do head -c 8M /dev/zero > $n; sleep .1; done\n"
     )
     job = make_job(site, script, disk=32)

@@ -189,6 +189,13 @@ class TestScript:
             f"The file '{name}'" for name in "dfp"
         ]
 
+    def test_logs_end_with_the_run(self) -> None:
+        """A place to write to that is neither the script's workspace nor kept."""
+        run = execute(make_job(script='echo said > "$UMP_LOGS/1.txt"; cat "$UMP_LOGS/1.txt"\n'))
+        assert (run.status, output_of(run)) == ("succeeded", "said\n")
+        assert not Artifact.objects.exists()
+        assert list((get_options().data_dir / "runs").iterdir()) == []
+
     def test_outputs_above_the_limit_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert collect.MAX_TOTAL == 50 * 1024 * 1024
         monkeypatch.setattr(collect, "MAX_TOTAL", 10)

@@ -7,8 +7,11 @@ import asyncio
 import json
 import os
 import runpy
+import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -234,6 +237,34 @@ async def test_it_imports_only_what_starts_fast(run: FakeRun, words: tuple[str, 
     imported = {line.rpartition(b"|")[2].strip().decode() for line in told.splitlines()}
     assert "_json" in imported
     assert not imported & {"json", "json.decoder", "re", "enum", "socket", "typing", "argparse"}
+
+
+def test_connect_gives_way_to_the_program_beside_it(tmp_path: Path) -> None:
+    shutil.copy(UMP_SOURCE, tmp_path / "ump")
+    beside = tmp_path / "proxy-connect"
+    beside.write_text('#!/bin/sh\necho "$# $1 $2 $(cat)"; exit 3\n')
+    beside.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-ISE", tmp_path / "ump", "connect", "host.test", "22"],
+        input="said",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "2 host.test 22 said\n", "")
+
+
+async def test_connect_says_that_there_is_no_proxy(ump: Ump) -> None:
+    result = await ump("connect", "host.test", "22")
+    assert (result.code, result.out) == (1, "")
+    assert "no proxy to connect through" in result.err
+
+
+@pytest.mark.parametrize("port", ["ssh", "0", "65536", "-1", "٢", ""])
+async def test_connect_wants_a_port(ump: Ump, port: str) -> None:
+    result = await ump("connect", "host.test", port)
+    assert result.code == 2
+    assert "PORT must be a number" in result.err
 
 
 def load_ump(monkeypatch: pytest.MonkeyPatch, *, c_half: object) -> dict[str, Any]:
