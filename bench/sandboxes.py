@@ -101,7 +101,7 @@ def _server(adapter: Bubblewrap, cpus: float, aim: str, rounds: int) -> Row:
         _by_turns(lambda: _connected(target, spawn), lambda: _connected(target, bare), rounds)
     )
     return Row(
-        f"i. A stdio server's start, connect and list: in a sandbox ÷ bare, {cpus:g} CPUs",
+        f"i. A stdio server's start, connect and list: in a sandbox ÷ bare, {cpus:g} of {os.cpu_count()} cores",
         f"{median(ours) / median(theirs):.2f}",
         aim,
         f"sandbox {ms(median(ours))} ({spread(ours)}), bare {ms(median(theirs))} "
