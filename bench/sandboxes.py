@@ -100,8 +100,9 @@ def _server(adapter: Bubblewrap, cpus: float, aim: str, rounds: int) -> Row:
     ours, theirs = asyncio.run(
         _by_turns(lambda: _connected(target, spawn), lambda: _connected(target, bare), rounds)
     )
+    cores = f"{cpus:g} of {os.cpu_count()} cores"
     return Row(
-        f"i. A stdio server's start, connect and list: in a sandbox ÷ bare, {cpus:g} of {os.cpu_count()} cores",
+        f"i. A stdio server's start, connect and list: in a sandbox ÷ bare, {cores}",
         f"{median(ours) / median(theirs):.2f}",
         aim,
         f"sandbox {ms(median(ours))} ({spread(ours)}), bare {ms(median(theirs))} "
