@@ -59,12 +59,15 @@ async def build_directory(
         await asyncio.to_thread(store.keep, new, definition.digest)
         return size
     except TimeoutError:
-        raise BuildFailed(
-            f"The environment was not built within {limit:,} seconds "
-            "(sandbox.environment_time_limit)."
-        ) from None
+        raise BuildFailed(too_long(limit)) from None
     finally:
         await asyncio.to_thread(made.close)
+
+
+def too_long(limit: int) -> str:
+    return (
+        f"The environment was not built within {limit:,} seconds (sandbox.environment_time_limit)."
+    )
 
 
 async def _carry_out(step: Step, new: Path, log: BuildLog, stopping: Callable[[], bool]) -> None:

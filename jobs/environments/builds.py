@@ -22,7 +22,7 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import Q, QuerySet
 
 from jobs import presence
-from jobs.environments.build import BuildFailed, Stopped, build_directory
+from jobs.environments.build import BuildFailed, Stopped, build_directory, too_long
 from jobs.environments.definition import Definition, DefinitionError, parse_definition
 from jobs.environments.images import Images
 from jobs.environments.log import BuildLog
@@ -182,7 +182,7 @@ def _try(row: EnvironmentBuild, log: BuildLog) -> dict[str, Any]:
     except Stopped:
         return {"error": INTERRUPTED}
     except (DefinitionError, BuildFailed, sandbox.SandboxError) as error:
-        return {"error": INTERRUPTED if _stopping.is_set() else str(error)}
+        return {"error": str(error)}
     except OSError as error:
         return {"error": f"The environment could not be stored: {error.strerror or error}."}
     return {"size": size}
@@ -194,8 +194,24 @@ def _build_with_adapter(definition: Definition, log: BuildLog) -> int:
     if why := sandbox.problem():
         raise BuildFailed(why)
     if uses_engine():
-        return Images(store().machine()).make(definition, log, _stopping.is_set)
+        return _make_image(definition, log)
     return asyncio.run(build_directory(definition, store(), log, _stopping.is_set))
+
+
+def _make_image(definition: Definition, log: BuildLog) -> int:
+    limit = get_options().sandbox.environment_time_limit
+    until = time.monotonic() + limit
+    try:
+        # The engine is asked with each line that it says.
+        return Images(store().machine()).make(
+            definition, log, lambda: _stopping.is_set() or time.monotonic() >= until
+        )
+    except sandbox.SandboxError:
+        if _stopping.is_set():
+            raise Stopped from None
+        if time.monotonic() >= until:
+            raise BuildFailed(too_long(limit)) from None
+        raise
 
 
 def unsuitable(definition: Definition) -> str:

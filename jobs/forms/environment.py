@@ -9,7 +9,7 @@ from django import forms
 from jobs.environments.definition import MAX_BYTES
 from jobs.models import Environment
 
-NEW_DEFINITION = """\
+NEW_LISTS = """\
 name: data-tools
 python:
   - humanize
@@ -18,13 +18,18 @@ npm:
 debian:
   - jq
 """
+NEW_DOCKERFILE = """\
+name: data-tools
+dockerfile: |
+  FROM docker.io/library/python:3.12
+  RUN pip install --no-cache-dir humanize
+"""
 
 
 class DefinitionForm(forms.Form):
     definition = forms.CharField(
         strip=False,
         max_length=MAX_BYTES,
-        initial=NEW_DEFINITION,
         widget=forms.Textarea(
             attrs={
                 "rows": 14,
@@ -34,8 +39,6 @@ class DefinitionForm(forms.Form):
                 "autocomplete": "off",
             }
         ),
-        help_text="A name, and packages by name under python, npm and debian, with a version if "
-        "one is wanted: humanize==4.9, cowsay@1.6.0, jq=1.6-2.1.",
         error_messages={"required": "An environment needs a definition."},
     )
     version = forms.IntegerField(

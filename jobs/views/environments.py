@@ -15,15 +15,22 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from jobs import presence
 from jobs.definition import InvalidJob, NotAllowed
 from jobs.environments import services
-from jobs.forms.environment import ChoiceForm, DefinitionForm
+from jobs.forms.environment import NEW_DOCKERFILE, NEW_LISTS, ChoiceForm, DefinitionForm
 from jobs.models import Environment, EnvironmentBuild, Job, Worker
 from jobs.services import JobGone, OutdatedEdit, current_data, update_job
 from jobs.views.jobs import get_job, job_context
 from umpteenth.accounts.access import administrator_required
 from umpteenth.core.clock import database_now
+from umpteenth.core.config import get_options
 from umpteenth.core.htmx import Request, hx_redirect, render_form, render_page, toast
 
 TAIL = 30  # lines of the log that show while it grows
+
+
+def default_image() -> str:
+    """What the default environment is where an engine makes sandboxes; empty for bubblewrap."""
+    options = get_options().sandbox
+    return options.engine.image if options.adapter == "engine" else ""
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ def job_environment(request: Request, pk: UUID) -> HttpResponse:
     if posted is not None and form.is_valid() and _choose(request, job, form):
         return hx_redirect(request, reverse("jobs:environment", args=[pk]))
     context = job_context(job, "environment") | {"form": form, "machines": machines()}
+    context["default_image"] = default_image()
     if job.environment is not None:
         context |= builds_context(job.environment)
         context["definition"] = services.definition_of(job.environment)
@@ -118,7 +126,9 @@ def _choose(request: Request, job: Job, form: ChoiceForm) -> bool:
 @require_http_methods(["GET", "POST"])
 @administrator_required
 def environment_create(request: Request) -> HttpResponse:
-    form = DefinitionForm(request.POST if request.method == "POST" else None)
+    example = NEW_DOCKERFILE if default_image() else NEW_LISTS
+    posted = request.POST if request.method == "POST" else None
+    form = DefinitionForm(posted, initial={"definition": example})
     if request.method == "POST" and form.is_valid():
         try:
             environment = services.create_environment(
@@ -130,7 +140,8 @@ def environment_create(request: Request) -> HttpResponse:
             toast(request, f"{environment.name} was created.")
             return hx_redirect(request, reverse("environments:detail", args=[environment.pk]))
     status = 422 if form.is_bound else 200
-    return render_page(request, "environments/create.html", {"form": form}, status=status)
+    context = {"form": form, "default_image": default_image()}
+    return render_page(request, "environments/create.html", context, status=status)
 
 
 @require_http_methods(["GET", "POST"])
@@ -177,6 +188,7 @@ def _detail(
 ) -> HttpResponse:
     context = builds_context(environment) | {
         "form": form,
+        "default_image": default_image(),
         "outdated": outdated,
         "definition": services.definition_of(environment),
         "jobs": list(environment.jobs.order_by("name")),

@@ -10,7 +10,7 @@ from jobs.presence import SILENT
 from jobs.sandbox.base import Limits, adapter
 from jobs.sandbox.mounts import memory_size
 from jobs.sandbox.places import Places
-from jobs.views.environments import environment_rows, machines
+from jobs.views.environments import default_image, environment_rows, machines
 from umpteenth.accounts.access import administrator_required
 from umpteenth.core.clock import database_now
 from umpteenth.core.config import get_options
@@ -35,6 +35,7 @@ def sandboxes(request: Request) -> HttpResponse:
         "unrestricted_network": options.sandbox.allow_unrestricted_network,
         "machines": machines([worker for worker, alive in workers if alive]),
         "environments": environment_rows(),
+        "default_image": default_image(),
     }
     return render_page(
         request, "jobs/sandboxes.html", context, partial="jobs/sandboxes_workers.html"

@@ -223,10 +223,21 @@ def test_a_migration_that_another_process_applied_meanwhile_is_left_alone(
 # doctor
 
 
+def environment_with(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
+    """What sandboxes see beside it: the usual programs."""
+    found = {"Python": "3.11.2", "Node": "20.1.0", "npm": "9.2.0", "uv": "0.9.1", **changes}
+
+    async def programs() -> list[tuple[str, str]]:
+        return list(found.items())
+
+    monkeypatch.setattr("jobs.sandbox.programs.default_environment", programs)
+
+
 @pytest.fixture
 def healthy(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
     monkeypatch.setattr("jobs.sandbox.base.problem", lambda: "")
     monkeypatch.setattr("jobs.sandbox.base.gaps", lambda: ())
+    environment_with(monkeypatch, jq="")
     monkeypatch.setattr("secrets_vault.services.ensure_key_ring", lambda: None)
 
 
@@ -241,7 +252,15 @@ def test_doctor_finds_nothing_where_nothing_is_missing() -> None:
     assert result.return_value == 0
     assert report["ok"] is True
     names = {finding["name"] for finding in report["findings"]}
-    assert {"Python", "bubblewrap", "Node", "database", "queue", "keys", "sandbox"} <= names
+    assert {
+        "Python",
+        "bubblewrap",
+        "default environment",
+        "database",
+        "queue",
+        "keys",
+        "sandbox",
+    } <= names
     assert examine()["sandbox"].text == "starts; its system calls are filtered"
 
 
@@ -255,11 +274,17 @@ def test_doctor_exits_1_where_no_sandbox_starts(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("healthy")
 def test_doctor_names_a_program_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = examine()
+    words = "has Python 3.11.2, Node 20.1.0, npm 9.2.0, uv 0.9.1; lacks jq"
+    assert found["default environment"] == doctor.Finding("default environment", doctor.OK, words)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    environment_with(monkeypatch, Node="", npm="")
     found = examine()
     assert found["bubblewrap"].state == doctor.PROBLEM
     assert found["bubblewrap"].remedy == "apt-get install bubblewrap"
-    assert found["Node"].state == doctor.WARNING
+    assert found["default environment"].state == doctor.WARNING
+    assert found["default environment"].text.endswith("; lacks Node, npm")
+    assert found["default environment"].remedy.endswith("apt-get install nodejs npm.")
 
 
 @pytest.mark.usefixtures("healthy")

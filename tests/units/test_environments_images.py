@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jobs.environments import builds
+from jobs.environments.build import BuildFailed
 from jobs.environments.definition import parse_definition
+from jobs.environments.log import BuildLog
 from jobs.environments.services import create_environment
 from jobs.models import EnvironmentBuild
 from jobs.sandbox import base as sandbox
@@ -103,6 +106,13 @@ def test_a_worker_that_is_stopped_says_so(fake: FakeEngine) -> None:
     builds.build(row, token)
     row.refresh_from_db()
     assert row.error == builds.INTERRUPTED
+
+
+def test_one_that_takes_too_long_says_so(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1801.0, 1801.0])
+    monkeypatch.setattr(builds, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    with pytest.raises(BuildFailed, match="not built within 1,800 seconds"):
+        builds._make_image(parse_definition(TEXT), BuildLog())
 
 
 def test_only_images_of_this_machine_that_nobody_names_are_removed(fake: FakeEngine) -> None:

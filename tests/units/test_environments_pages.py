@@ -20,6 +20,7 @@ from jobs.views.words import describe
 from tests.fakes.runs import make_job
 from umpteenth.accounts.models import AuditEntry
 from umpteenth.core.clock import database_now
+from umpteenth.core.config import get_options
 
 pytestmark = pytest.mark.django_db
 TEXT = "name: tools\npython: [humanize==4.9]\ndebian: [jq]\n"
@@ -294,6 +295,20 @@ class TestPages:
             built(made, status=Status.READY)
         with django_assert_max_num_queries(10):
             text_of(administrator_client, "jobs:sandboxes")
+
+
+def test_pages_speak_of_images_where_an_engine_makes_sandboxes(
+    administrator_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = get_options().sandbox.model_copy(update={"adapter": "engine"})
+    options = get_options().model_copy(update={"sandbox": sandbox})
+    monkeypatch.setattr("jobs.views.environments.get_options", lambda: options)
+    tab = text_of(administrator_client, "jobs:environment", make_job().pk)
+    assert "<code>umpteenth-sandbox</code>" in tab
+    assert "One of its own takes its place" in tab
+    new = text_of(administrator_client, "environments:create")
+    assert "FROM docker.io" in new
+    assert "npm" not in new.partition("<main")[2]
 
 
 def test_a_job_file_names_its_environment(environment: Environment) -> None:

@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str, bool]] = {
     "mcp": ("mcp", "MCP servers: add, test, call.", False),
     "job": ("jobs", "Jobs: create, run, list.", False),
     "run": ("runs", "Runs: show, follow, cancel, retry.", False),
-    "env": ("environments", "Environments of jobs: build, list, remove.", False),
+    "env": ("environments", "Environments of jobs: build, list, show, remove.", False),
     "web": ("processes:web", "One web process (for containers).", True),
     "worker": ("processes:worker", "One worker process (for containers).", True),
     "beat": ("processes:beat", "One beat process (for containers).", True),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 
@@ -51,7 +51,7 @@ def _show(finding: Finding) -> None:
 
 def examine() -> Iterator[Finding]:
     """Look at one thing after the other; what cannot be looked at is a finding itself."""
-    yield from (_python(), *_programs())
+    yield from (_python(), *_bubblewrap())
     try:
         load_django()
     except ConfigError as error:
@@ -74,14 +74,14 @@ def _python() -> Finding:
     return Finding("Python", OK, ".".join(str(part) for part in sys.version_info[:3]))
 
 
-def _programs() -> Iterator[Finding]:
+def _bubblewrap() -> Iterator[Finding]:
     if _uses_engine():
-        return  # whose image has programs of its own
-    npx = "Servers that start with npx need it: apt-get install nodejs npm"
-    yield _program("bubblewrap", "bwrap", PROBLEM, "apt-get install bubblewrap")
-    yield _program("Node", "node", WARNING, npx)
-    yield _program("npm", "npm", WARNING, npx)
-    yield _program("uv", "uv", WARNING, "Servers that start with uvx need it: pip install uv")
+        return
+    found = shutil.which("bwrap")
+    if found:
+        yield Finding("bubblewrap", OK, found)
+    else:
+        yield Finding("bubblewrap", PROBLEM, "not found", "apt-get install bubblewrap")
 
 
 def _uses_engine() -> bool:
@@ -89,12 +89,6 @@ def _uses_engine() -> bool:
         return get_options().sandbox.adapter == "engine"
     except ConfigError:
         return False  # which is a finding of its own
-
-
-def _program(name: str, program: str, otherwise: str, remedy: str) -> Finding:
-    # uv comes as a wheel, into the environment that runs this.
-    found = shutil.which(program) or shutil.which(program, path=str(Path(sys.prefix) / "bin"))
-    return Finding(name, OK, found) if found else Finding(name, otherwise, "not found", remedy)
 
 
 def _advice() -> Iterator[Finding]:
@@ -180,6 +174,24 @@ def _sandbox() -> Finding:
     return Finding("sandbox", OK, "starts; its system calls are filtered")
 
 
+def _environment() -> Finding:
+    """P20. Asked inside of a sandbox: what the shell finds that starts this says nothing."""
+    from jobs.sandbox import programs
+
+    found = asyncio.run(programs.default_environment())
+    name = "default environment"
+    if not found:
+        return Finding(name, WARNING, "not looked at, since no sandbox starts")
+    has = ", ".join(f"{shown} {version}" for shown, version in found if version)
+    missing = [shown for shown, version in found if not version]
+    text = f"has {has or 'nothing'}" + (f"; lacks {', '.join(missing)}" if missing else "")
+    if not {"Node", "npm", "uv"} & set(missing):
+        return Finding(name, OK, text)
+    remedy = "Servers that start with npx need Node and npm, those with uvx need uv: "
+    remedy += "put them into the image" if _uses_engine() else "apt-get install nodejs npm"
+    return Finding(name, WARNING, text, f"{remedy}.")
+
+
 def _limits() -> Finding:
     from jobs.sandbox.base import gaps, problem
 
@@ -210,6 +222,7 @@ LOOKS: dict[str, Callable[[], Finding]] = {
     "keys": _key_ring,
     "files": _files,
     "sandbox": _sandbox,
+    "default environment": _environment,
     "limits": _limits,
     "worker": _worker,
 }
