@@ -222,6 +222,20 @@ def test_the_example_as_it_stands_changes_nothing(tmp_path: Path) -> None:
     assert load(tmp_path, EXAMPLE.read_text()) == load(tmp_path, "")
 
 
+def test_an_engine_is_a_socket_of_this_machine(tmp_path: Path) -> None:
+    """Its containers see the worker's files and sockets."""
+    options = load(
+        tmp_path,
+        SANDBOX__ADAPTER="engine",
+        SANDBOX__ENGINE__URL="unix:///run/podman/podman.sock",
+    )
+    assert options.sandbox.adapter == "engine"
+    assert options.sandbox.engine.image == "umpteenth-sandbox"
+    for url in ("tcp://10.0.0.1:2375", "unix://relative", "ssh://host"):
+        with pytest.raises(ConfigError, match=r"sandbox\.engine\.url: must be a socket of this"):
+            load(tmp_path, SANDBOX__ENGINE__URL=url)
+
+
 def test_blocked_targets_are_addresses_and_networks(tmp_path: Path) -> None:
     assert load(tmp_path).network.blocked_targets == ()
     options = load(tmp_path, "network: {blocked_targets: [10.0.0.0/8, 'fd00::/8', 203.0.113.7]}\n")
