@@ -58,9 +58,9 @@ class StorageBehaviour:
         assert storage.exists(other)
 
     def test_the_files_of_a_run_are_listed(self, storage: Storage) -> None:
-        for name in ("runs/a/1", "runs/a/2", "runs/a/b/3", "runs/ab/4"):
-            storage.save(name, ContentFile(b"x"))
-        folders, files = storage.listdir("runs/a")
+        for name in ("listed/1", "listed/2", "listed/b/3", "listed too/4"):
+            storage.save(f"runs/{name}", ContentFile(b"x"))
+        folders, files = storage.listdir("runs/listed")
         assert (folders, sorted(files)) == (["b"], ["1", "2"])
 
     def test_what_is_not_stored_is_missed_like_a_file(self, storage: Storage) -> None:

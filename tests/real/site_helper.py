@@ -30,7 +30,7 @@ from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from jobs import jobfile, lifecycle, services, shapes, triggers  # noqa: E402
-from jobs.models import Job, Run, RunEvent, Worker  # noqa: E402
+from jobs.models import Environment, EnvironmentBuild, Job, Run, RunEvent, Worker  # noqa: E402
 from servers import checks, health, results  # noqa: E402
 from servers.definition import ServerData  # noqa: E402
 from servers.inflight_redis import PREFIX  # noqa: E402
@@ -109,6 +109,12 @@ def session() -> str:
 def machines() -> list[str]:
     """Of the workers that have said which one they are on."""
     return list(Worker.objects.exclude(machine="").values_list("machine", flat=True))
+
+
+def builds(name: str) -> list[str]:
+    """How the builds of an environment stand."""
+    digest = Environment.objects.get(name=name).digest
+    return list(EnvironmentBuild.objects.filter(digest=digest).values_list("status", flat=True))
 
 
 def programs() -> list[list[str]]:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import http.client
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 
@@ -12,7 +15,7 @@ import pytest
 
 from tests.fakes.s3 import ACCESS_KEY, BUCKET, fake_s3
 from tests.fakes.storages import StorageBehaviour
-from tests.real.conftest import PROJECT, Site, new_database, new_site
+from tests.real.conftest import PROJECT, Site, eventually, free_port, new_database, new_site
 from tests.real.test_runs import make_job, run_now
 
 # A file of several parts, and a value too large for the timeline.
@@ -27,6 +30,7 @@ seq 20000 | ump output set numbers -
 def site(request: pytest.FixtureRequest, postgres_port: int) -> Iterator[Site]:
     """On Postgres, with one worker."""
     variables = {"DATABASE__URL": new_database(postgres_port), "STORAGE__BACKEND": request.param}
+    variables["APP__BIND"] = f"127.0.0.1:{free_port()}"
     with fake_s3() as bucket:
         if request.param == "s3":
             s3 = {"BUCKET": BUCKET, "ENDPOINT": bucket.endpoint, "REGION": "eu-1"}
@@ -65,6 +69,35 @@ def test_what_a_worker_keeps_another_process_reads(site: Site) -> None:
     whole = "\n".join(map(str, range(1, 20_001)))
     assert numbers["sha256"] == hashlib.sha256(whole.encode()).hexdigest()
     assert not (site.data_dir / "files").exists()
+    site.start("web")
+    key = site.ask("session")
+    path = f"/runs/{shown['id']}/artifacts/{noise['id']}/"
+    eventually(lambda: answers(site), "the pages")
+    # More at once than there are connections to the database.
+    waiting = [get(site, path, key) for _ in range(12)]
+    begun = [response.read(1000) for response in waiting]
+    assert shown["job"].encode() in get(site, "/runs/", key).read()
+    for beginning, response in zip(begun, waiting, strict=True):
+        assert hashlib.sha256(beginning + response.read()).hexdigest() == noise["sha256"]
+
+
+def address(site: Site) -> tuple[str, int]:
+    host, _, port = site.variables["UMPTEENTH_APP__BIND"].partition(":")
+    return host, int(port)
+
+
+def answers(site: Site) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(address(site), 1):
+        return True
+    return False
+
+
+def get(site: Site, path: str, session: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(*address(site), timeout=30)
+    # The response closes the connection, once it is read to its end.
+    headers = {"Cookie": f"sessionid={session}", "Connection": "close"}
+    connection.request("GET", path, headers=headers)
+    return connection.getresponse()
 
 
 def test_doctor_tries_it(site: Site) -> None:
