@@ -52,10 +52,12 @@ def on_shutting_down(**_kwargs: Any) -> None:
 @signals.worker_shutdown.connect(dispatch_uid="jobs.worker.shutdown")
 def on_shutdown(**_kwargs: Any) -> None:
     from jobs import presence, runner
+    from jobs.environments import builds
 
     for reporter in _reporters:
         reporter.stop()
     runner.wait_until_idle(STOP_LIMIT)
+    builds.wait_until_idle(STOP_LIMIT)
     try:
         presence.withdraw()
     except DatabaseError:

@@ -46,6 +46,7 @@ INTERRUPTED = "The worker was stopped while it built this environment."
 
 _stopping = threading.Event()
 _slots = threading.BoundedSemaphore(AT_ONCE)
+_threads: set[threading.Thread] = set()
 
 
 def store() -> Store:
@@ -122,6 +123,7 @@ def begin(row: EnvironmentBuild) -> bool:
         thread = threading.Thread(
             target=_thread, args=(row, token), name=f"environment-{row.digest[:8]}", daemon=True
         )
+        _threads.add(thread)
         thread.start()
     finally:
         if token is None:
@@ -132,6 +134,13 @@ def begin(row: EnvironmentBuild) -> bool:
 def stop_all() -> None:
     """Builds of this process end soon, and no others begin."""
     _stopping.set()
+
+
+def wait_until_idle(timeout: float) -> None:
+    """Until the end of every build of this process is written, at most so many seconds."""
+    deadline = time.monotonic() + timeout
+    for thread in list(_threads):
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def claim(row: EnvironmentBuild) -> str | None:
@@ -235,6 +244,7 @@ def _thread(row: EnvironmentBuild, token: str) -> None:
     except DatabaseError:
         logger.warning("the end of a build could not be stored", exc_info=True)
     finally:
+        _threads.discard(threading.current_thread())
         _slots.release()
 
 

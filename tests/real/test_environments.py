@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +162,38 @@ def test_a_worker_builds_what_a_command_asks_for_and_removes_what_nobody_names(
     assert not place.exists()
     left = [path.name for path in place.parent.iterdir() if path.name.startswith(".")]
     assert left == []
+
+
+@as_own
+def test_a_build_ends_with_its_worker_or_with_ctrl_c_and_leaves_nothing(site: Site) -> None:
+    definition = "name: slow\ndebian: [cowsay]\n"
+    worker = site.start("worker")
+    try:
+        eventually(lambda: site.ask("machines"), "the worker's machine")
+        assert site.run("env", "build", "-", input=definition).returncode == 0
+        eventually(lambda: site.ask("builds", "slow") == ["building"], "the build")
+    finally:
+        site.stop(worker)
+    assert site.ask("builds", "slow") == ["failed"]
+    command = subprocess.Popen(
+        site.command("-P", "-m", "umpteenth", "env", "build", "-", "--wait"),
+        env=site.environ,
+        cwd=site.code,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert command.stdin is not None
+    command.stdin.write(definition.encode())
+    command.stdin.close()
+    eventually(lambda: site.ask("builds", "slow") == ["building"], "the build")
+    command.send_signal(signal.SIGINT)
+    assert command.wait(20) == 130
+    assert command.stderr is not None
+    assert command.stderr.read().strip() == b""
+    assert site.ask("builds", "slow") == ["failed"]
+    left = [path.name for path in (site.data_dir / "environments").iterdir()]
+    assert [name for name in left if name.startswith(".")] == []
 
 
 def _ready(site: Site, name: str) -> dict[str, Any] | None:

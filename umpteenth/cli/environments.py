@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 3.0  # seconds that a worker of this machine has to begin
 POLL = 0.3  # seconds
+STOP_LIMIT = 10.0  # seconds that a build of ours has to end after Ctrl-C
 
 
 @click.group()
@@ -72,12 +73,17 @@ def _build_here(environment: Environment, *, quiet: bool) -> EnvironmentBuild:
     asked = services.request_builds(environment)
     begin_at = time.monotonic() + (PATIENCE if asked else 0)
     shown = 0
-    while row.status in EnvironmentBuild.UNFINISHED:
-        if time.monotonic() >= begin_at:
-            builds.begin(row)
-        time.sleep(POLL)
-        row.refresh_from_db()
-        shown = shown if quiet else _show(row.log, shown)
+    try:
+        while row.status in EnvironmentBuild.UNFINISHED:
+            if time.monotonic() >= begin_at:
+                builds.begin(row)
+            time.sleep(POLL)
+            row.refresh_from_db()
+            shown = shown if quiet else _show(row.log, shown)
+    except KeyboardInterrupt:
+        builds.stop_all()
+        builds.wait_until_idle(STOP_LIMIT)
+        raise
     return row
 
 
