@@ -20,6 +20,7 @@ from django.views.decorators.http import require_GET
 
 from jobs.media import UNKNOWN, is_harmless
 from jobs.models import Artifact, Blob, Run
+from umpteenth.core.connections import give_back
 from umpteenth.core.htmx import Request
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ def send_stored(
     check_stored(path)
 
     def pieces() -> Iterator[bytes]:
+        # Whoever reads slowly must not hold the connection by which the file was found.
+        give_back()
         # Opened only here: a body that nobody reads must not leave an open file.
         with default_storage.open(path, "rb") as handle:
             while piece := handle.read(CHUNK):

@@ -73,8 +73,8 @@ def test_what_a_worker_keeps_another_process_reads(site: Site) -> None:
     key = site.ask("session")
     path = f"/runs/{shown['id']}/artifacts/{noise['id']}/"
     eventually(lambda: answers(site), "the pages")
-    # More at once than there are connections to the database.
-    waiting = [get(site, path, key) for _ in range(12)]
+    # More than there are connections to the database, and none of them reads on.
+    waiting = [get(site, path, key) for _ in range(24)]
     begun = [response.read(1000) for response in waiting]
     assert shown["job"].encode() in get(site, "/runs/", key).read()
     for beginning, response in zip(begun, waiting, strict=True):
@@ -93,7 +93,12 @@ def answers(site: Site) -> bool:
 
 
 def get(site: Site, path: str, session: str) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection(*address(site), timeout=30)
+    connection = http.client.HTTPConnection(*address(site))
+    connection.sock = socket.socket()
+    connection.sock.settimeout(30)
+    # The kernel is not to take in what nobody reads.
+    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.sock.connect(address(site))
     # The response closes the connection, once it is read to its end.
     headers = {"Cookie": f"sessionid={session}", "Connection": "close"}
     connection.request("GET", path, headers=headers)
