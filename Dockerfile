@@ -2,9 +2,11 @@
 FROM python:3.11-slim-bookworm
 
 # bubblewrap, libseccomp2: sandboxes. Node: MCP servers that start with npx. git: those that read repositories.
+# The others: what scripts expect, as in docs/sandbox.Dockerfile; sandboxes show the worker's /usr.
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      bubblewrap ca-certificates git libseccomp2 nodejs npm python3 tini \
+      bubblewrap ca-certificates curl git jq libseccomp2 nodejs npm openssh-client procps python3 \
+      python3-venv ripgrep tini \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /app

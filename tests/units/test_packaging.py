@@ -5,7 +5,13 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from jobs.sandbox.programs import NAMES
+
 PROJECT = Path(__file__).parents[2]
+# Packages of Debian that are called otherwise than their program.
+DEBIAN = {"node": "nodejs", "rg": "ripgrep"}
 
 
 def test_every_file_that_the_code_reads_is_installed_with_it() -> None:
@@ -23,3 +29,11 @@ def test_every_file_that_the_code_reads_is_installed_with_it() -> None:
         if path.is_file() and path.suffix not in (".py", ".pyc")
     }
     assert found == declared
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "docs/sandbox.Dockerfile"])
+def test_images_hold_what_scripts_expect(file: str) -> None:
+    """uv comes with the worker's own packages."""
+    words = (PROJECT / file).read_text().split()
+    packages = {DEBIAN.get(name, name) for name in NAMES} - {"uv"}
+    assert packages | {"openssh-client", "procps"} <= set(words)
