@@ -13,7 +13,7 @@ help:
 	@echo 'make lint     ruff and djlint'
 	@echo 'make format   let ruff and djlint rewrite what they can'
 	@echo 'make types    mypy'
-	@echo 'make bench    measure against the bare SDK, into bench/results.md'
+	@echo 'make bench    measure against the bare SDK, into bench/results.md; then look for what 500 runs leave'
 	@echo 'make vendor   fetch the pinned CSS and JavaScript into static/vendor'
 
 setup:
@@ -56,6 +56,7 @@ types:
 bench:
 	@.ci/setup test
 	@$(BIN)/python -m bench
+	@LEAK_RUNS=500 $(BIN)/pytest -q tests/real/test_leaks_of_runs.py
 
 vendor:
 	@.ci/vendor
