@@ -106,12 +106,15 @@ def claimable(limit: int = 20) -> list[UUID]:
     return list(runs.order_by("queued_at", "number").values_list("pk", flat=True)[:limit])
 
 
-def begin(run_id: UUID, token: str) -> bool:
-    """Provisioning is over, the script starts. False: the claim is lost."""
+def begin(run_id: UUID, token: str, *events: timeline.Event) -> bool:
+    """Provisioning is over, the script starts. False: the claim is lost.
+
+    `events`, which hold no secret, led to it: they are written with it.
+    """
     with transaction.atomic():
         changed = _claimed(run_id, token).update(status=Status.RUNNING)
         if changed:
-            timeline.append(run_id, [timeline.status_event(Status.RUNNING)])
+            timeline.append(run_id, [*events, timeline.status_event(Status.RUNNING)])
     return bool(changed)
 
 

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, connection
 
-from jobs import endings, lifecycle
+from jobs import endings, lifecycle, sandbox_events
 from jobs.broker.server import Broker, new_token
 from jobs.collect import collect
 from jobs.egress_events import reporter
@@ -261,13 +261,20 @@ class Execution:
             spec = place.spec(
                 network=network, env=env, socket=broker.socket_path, root=plan.run.job.run_as_root
             )
+            started = time.monotonic()
             process = await sandbox.start(command(plan.script), spec, limit=READ_AHEAD)
             try:
-                if not await self.database(partial(lifecycle.begin, self.run_id, self.token)):
+                created = sandbox_events.created(
+                    process.facts, plan, self.recorder, _ms_since(started)
+                )
+                begin = partial(lifecycle.begin, self.run_id, self.token, created)
+                if not await self.database(begin):
                     self._lose()
                 return await self._follow(process, streams, plan, handler)
             finally:
+                ending = time.monotonic()
                 await process.kill()
+                self.recorder.record(sandbox_events.DESTROYED, ms=_ms_since(ending))
 
     async def _follow(
         self,
@@ -290,8 +297,8 @@ class Execution:
         for pump in late:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-        ms = (time.monotonic() - started) * 1000
-        self.recorder.record("script.exit", {"code": code, "timed_out": timed_out}, ms=ms)
+        said = {"code": code, "timed_out": timed_out}
+        self.recorder.record("script.exit", said, ms=_ms_since(started))
         if code is not None and process.fault:
             return Outcome(Status.FAILED, f"interrupted: {process.fault}")
         ended = process.ended if code is not None else None
@@ -395,6 +402,10 @@ class Execution:
             with contextlib.suppress(TimeoutError):
                 async with deadlines.timeout(1):
                     await self._room.wait()
+
+
+def _ms_since(started: float) -> float:
+    return (time.monotonic() - started) * 1000
 
 
 def _close() -> None:

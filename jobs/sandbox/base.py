@@ -84,6 +84,17 @@ class SandboxSpec:
     base: str = ""
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a sandbox is, for the record. `isolation` names what keeps it apart, `image` is that of
+    an engine, and `unenforced` has a sentence for each limit that it is not held to."""
+
+    adapter: str = ""
+    isolation: str = ""
+    image: str = ""
+    unenforced: tuple[str, ...] = ()
+
+
 class SandboxProcess:
     """A command in a sandbox, with pipes. Satisfies `servers.mcp.types.StdioProcess`.
 
@@ -96,10 +107,12 @@ class SandboxProcess:
         stdout: asyncio.StreamReader,
         stderr: asyncio.StreamReader,
         control: ProcessControl,
+        facts: Facts = Facts(),
     ) -> None:
         self.stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
+        self.facts = facts
         self._control = control
 
     async def wait(self) -> int:
@@ -179,7 +192,7 @@ class Adapter(Protocol):
         ...
 
     def gaps(self) -> tuple[str, ...]:
-        """A sentence with the remedy for each limit that is not enforced here. May block."""
+        """A sentence with the remedy for each limit and wall that does not hold here. May block."""
         ...
 
     def tidy(self) -> None:
@@ -227,7 +240,7 @@ def problem() -> str:
 
 
 def gaps() -> tuple[str, ...]:
-    """A sentence with the remedy for each limit that this process cannot enforce. May block."""
+    """A sentence with the remedy for each limit and wall that is not whole here. May block."""
     return adapter().gaps()
 
 

@@ -11,12 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from jobs.sandbox.base import Exit, Limits, SandboxError, SandboxProcess, SandboxSpec
+from jobs.sandbox.base import Exit, Facts, Limits, SandboxError, SandboxProcess, SandboxSpec
 from jobs.sandbox.cgroups import Cgroups, Group, Usage
 from jobs.sandbox.disk import HOME_INTERVAL, keep_within
 from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, OnListener
-from jobs.sandbox.limits import resource_limits, too_large_home, too_much_disk, too_much_memory
+from jobs.sandbox.limits import (
+    gaps,
+    resource_limits,
+    too_large_home,
+    too_much_disk,
+    too_much_memory,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +122,9 @@ async def start_process(
         control.kill()
 
     watch_disk(spec, end.exited, because)
-    return SandboxProcess(stdin, outputs[0][0], outputs[1][0], control)
+    unenforced = gaps(group.controllers, privileged=owner is not None)
+    facts = Facts("bubblewrap", "namespaces", unenforced=unenforced)
+    return SandboxProcess(stdin, outputs[0][0], outputs[1][0], control, facts)
 
 
 @dataclass

@@ -26,7 +26,13 @@ _TEXTS = {
     "stderr_tail": "End of standard error",
 }
 # Fields that hold a list of sentences or names, one a line.
-_LISTS = {"warnings": "Warnings", "added": "Added", "removed": "Removed", "changed": "Changed"}
+_LISTS = {
+    "warnings": "Warnings",
+    "added": "Added",
+    "removed": "Removed",
+    "changed": "Changed",
+    "unenforced": "Limits that are not held",
+}
 _ALARMING = ("error", "reason")
 # What the line itself says already.
 _SAID = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
-from jobs.models import Run, RunEvent
+from jobs.models import Job, Run, RunEvent
 from jobs.views.json_tree import compact
 from jobs.views.panes import Pane, as_sentence, says_more
 from umpteenth.core.templatetags.ui import STATES
@@ -360,6 +360,21 @@ def _waiting(line: Line, payload: Mapping[str, Any]) -> None:
         line.ms = None if seconds is None else seconds * 1000
 
 
+def _sandbox_started(line: Line, payload: Mapping[str, Any]) -> None:
+    line.icon, line.title = "box", "Sandbox started"
+    words = [text_of(payload.get(key)) for key in ("adapter", "image", "environment")]
+    if payload.get("user") == "root":
+        words.append("as root")
+    network = text_of(payload.get("network"))
+    words.append(dict(Job.Network.choices).get(network, network))
+    line.detail = preview(" · ".join(filter(None, words)))
+    line.has_body = True
+
+
+def _sandbox_ended(line: Line, payload: Mapping[str, Any]) -> None:
+    line.icon, line.title = "box", "Sandbox ended"
+
+
 def _address(payload: Mapping[str, Any]) -> str:
     host, port = text_of(payload.get("host")), text_of(payload.get("port"))
     host = preview(f"[{host}]" if ":" in host else host) or "Network"
@@ -372,6 +387,8 @@ _WRITERS = {
     "server.unavailable": _unavailable,
     "server.skipped": _skipped,
     "sandbox.image_wait": _waiting,
+    "sandbox.create": _sandbox_started,
+    "sandbox.destroy": _sandbox_ended,
     "tool.call": _call,
     "tool.result": _orphan_result,
     "tool.refused": _refused,

@@ -91,6 +91,9 @@ def test_a_job_runs_in_a_container_with_all_that_a_run_has(site: Site) -> None:
     assert run["outputs"]["user"] == "agent"
     assert run["outputs"]["input"] == {"a": 1}
     lines = site.run("run", "events", run["id"], "--json").stdout
+    [made] = [e for e in map(json.loads, lines.splitlines()) if e["kind"] == "sandbox.create"]
+    assert (made["payload"]["adapter"], made["payload"]["image"]) == ("engine", IMAGE)
+    assert made["payload"]["isolation"]
     for expected in ("a line on standard output", "note.txt", "network.refused", "169.254.169.254"):
         assert expected in lines
 
@@ -108,6 +111,18 @@ def test_a_stdio_server_is_tested_and_called_in_containers_of_its_own(site: Site
     run = site.json("job", "run", "calls", "--wait")
     assert run["status"] == "succeeded", run
     assert "hello" in json.dumps(run["outputs"])
+
+
+def test_a_test_of_a_command_that_the_image_lacks_says_so(site: Site) -> None:
+    """P21, P25: with the exit code that the page's advice stands at, and not as a fault of the
+    network."""
+    done = site.run("mcp", "add", "lacking", "--", "no-such-server", "--flag")
+    assert done.returncode == 0, done.stderr
+    done = site.run("mcp", "test", "lacking", "--json")
+    tested = json.loads(done.stdout)
+    assert tested["exit_code"] == 127, tested
+    assert "no-such-server" in tested["error"]
+    assert "listener" not in done.stdout
 
 
 def test_a_run_that_eats_its_memory_says_so(site: Site) -> None:

@@ -29,6 +29,11 @@ def test_a_script_that_eats_memory_is_ended_and_names_the_setting(site: Site) ->
         )
     else:
         assert said == "the script ended with exit code 1"
+    [made] = of_kind(site, run_id, "sandbox.create")
+    facts = [made[name] for name in ("adapter", "isolation", "memory", "network")]
+    assert facts == ["bubblewrap", "namespaces", 64, "internet"]
+    assert any("Memory" in gap for gap in made.get("unenforced", ())) != has_groups()
+    assert of_kind(site, run_id, "sandbox.destroy") == [{}]
     assert [exit["timed_out"] for exit in of_kind(site, run_id, "script.exit")] == [False]
 
 

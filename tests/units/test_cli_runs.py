@@ -235,6 +235,12 @@ def test_an_unknown_run_fails(verb: str, run_id: str) -> None:
             {"host": "::7", "port": 80, "reason": "No answer came."},
             "::7 port 80: No answer came.",
         ),
+        (
+            "sandbox.create",
+            {"adapter": "bubblewrap", "user": "agent", "cpus": 1.0, "unenforced": ["No limits."]},
+            "bubblewrap, agent, No limits.",
+        ),
+        ("sandbox.destroy", {}, ""),
         ("script.exit", {"code": 3, "timed_out": False}, "exit 3"),
         ("script.exit", {"code": None, "timed_out": True}, "time limit reached"),
         ("artifact", {"name": "a", "size": 12345}, "a (12,345 bytes)"),

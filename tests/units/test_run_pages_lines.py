@@ -61,6 +61,13 @@ def page(client: Client, url: str) -> str:
         ),
         ("network.refused", {"host": "a.example", "reason": "no", "count": 3}, "3 times"),
         ("network.failed", {"host": "a.example", "reason": "No answer came."}, "No answer came."),
+        (
+            "sandbox.create",
+            {"adapter": "engine", "image": "tools:1", "user": "agent", "network": "internet"},
+            "engine · tools:1 · Internet access",
+        ),
+        ("sandbox.create", {"adapter": "bubblewrap", "user": "root"}, "bubblewrap · as root"),
+        ("sandbox.destroy", {}, "Sandbox ended"),
         ("fail", {"reason": "no data"}, "Script reported a failure"),
         ("run.status", {"status": "timed_out"}, "Timed out"),
         ("artifact", {"name": "report.csv", "size": 3}, "report.csv"),
@@ -72,6 +79,14 @@ def test_each_kind_of_event_reads_as_words(
 ) -> None:
     add(run, kind, payload)
     assert words in page(member_client, f"/runs/{run.pk}/")
+
+
+def test_a_sandbox_names_the_limits_that_it_is_not_held_to(run: Run) -> None:
+    add(run, "sandbox.create", {"adapter": "bubblewrap", "unenforced": ["Processors are not."]})
+    event = RunEvent.objects.get(run=run, kind="sandbox.create")
+    assert [(pane.label, pane.raw) for pane in panes_of(event)][1:] == [
+        ("Limits that are not held", "Processors are not.")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,35 @@ class TestOutcome:
         assert kinds(run)[-1] == "run.status"
         assert run.worker == "test-worker"
 
+    def test_the_timeline_tells_what_its_sandbox_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        facts = sandbox.Facts("engine", "runsc", "tools:1", ("Processors are not limited.",))
+        start = sandbox.start
+
+        async def told(*args: Any, **options: Any) -> sandbox.SandboxProcess:
+            process = await start(*args, **options)
+            process.facts = facts
+            return process
+
+        monkeypatch.setattr(sandbox, "start", told)
+        run = execute(make_job(script="true\n", network="none", memory=64, cpus=0.5))
+        assert kinds(run) == [
+            *("run.status", "run.status", "sandbox.create", "run.status"),
+            *("script.exit", "sandbox.destroy", "run.status"),
+        ]
+        assert payloads_of(run, "sandbox.create") == [
+            {
+                "adapter": "engine",
+                "isolation": "runsc",
+                "image": "tools:1",
+                "user": "agent",
+                "network": "none",
+                "cpus": 0.5,
+                "memory": 64,
+                "disk": 2048,
+                "unenforced": ["Processors are not limited."],
+            }
+        ]
+
     def test_an_exit_code_is_a_failure(self) -> None:
         run = execute(make_job(script="exit 3\n"))
         assert (run.status, run.error) == ("failed", "the script ended with exit code 3")

@@ -95,6 +95,12 @@ def _address(payload: dict[str, Any]) -> str:
     return f"{server}{payload.get('host')} port {payload.get('port')}"
 
 
+def _sandbox(payload: dict[str, Any]) -> str:
+    keys = ("adapter", "image", "environment", "user", "network")
+    words = [str(payload[key]) for key in keys if payload.get(key)]
+    return ", ".join([*words, *payload.get("unenforced", ())])
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
@@ -120,6 +126,7 @@ _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "sandbox.image_wait": lambda p: (
         f"{p.get('environment')}: " + ("ready" if p.get("done") else str(p.get("message", "")))
     ),
+    "sandbox.create": _sandbox,
     "output": lambda p: str(p.get("text", "")),
     "script.exit": lambda p: (
         "time limit reached" if p.get("timed_out") else f"exit {p.get('code')}"

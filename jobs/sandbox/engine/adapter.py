@@ -25,6 +25,7 @@ from typing import Any
 from jobs.sandbox.base import (
     LINE_LIMIT,
     Bind,
+    Facts,
     SandboxError,
     SandboxProcess,
     SandboxSpec,
@@ -210,7 +211,13 @@ class Engine:
             control.abandon()
             raise
         control.watch()
-        return SandboxProcess(streams.stdin, streams.stdout, streams.stderr, control)
+        facts = Facts(
+            self.name,
+            self._runtime or str(self._info.get("DefaultRuntime") or ""),
+            spec.base or self.image,
+            tuple(self._unenforced()),
+        )
+        return SandboxProcess(streams.stdin, streams.stdout, streams.stderr, control, facts)
 
     async def _listener(self, made: Made, streams: Streams) -> socket.socket:
         """What a guarded sandbox listens on, or a sentence why there is nothing."""
@@ -321,12 +328,15 @@ class Engine:
             found.append(f"{NO_PYTHON_WORDS} This is so for the image {self.image}.")
         if "unfiltered" in said and not self._runtime:
             found.append(UNFILTERED)
-        for key, words in _LIMITS.items():
-            if self._info.get(key) is False:
-                found.append(f"{words} {CGROUPS}")
+        found += self._unenforced()
         if why := self._root_problem():
             found.append(why)
         return found
+
+    def _unenforced(self) -> list[str]:
+        """A sentence for each limit that the engine does not carry out."""
+        missing = (words for key, words in _LIMITS.items() if self._info.get(key) is False)
+        return [f"{words} {CGROUPS}" for words in missing]
 
 
 def _no_image(name: str) -> str:
