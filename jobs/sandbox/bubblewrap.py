@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from jobs.sandbox import seccomp
+from jobs.sandbox import accounts, seccomp
 from jobs.sandbox.base import (
     LINE_LIMIT,
     USER_IDS,
@@ -107,6 +107,7 @@ class Bubblewrap:
         except LauncherUnusable:
             return ()  # which `problem` tells
         found = gaps(self._cgroups.controllers, privileged=privileged)
+        found += accounts.gaps(privileged=privileged)
         if self.problem():  # which is no gap, and said by itself
             return found
         return (*found, why) if (why := self.root_problem()) else found

@@ -41,6 +41,16 @@ _LOADS_CODE = re.compile(
 )
 HELD_BACK = "UMP_HELD_BACK_"
 
+# Nobody's business inside, where more than their mode is needed to close them: accounts and keys of
+# this machine, which a group of the worker's may open, and what /proc tells of other users and of
+# the kernel. Docker and Podman cover the same.
+COVERED = (
+    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/ssl/private"),
+    *("/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/kcore", "/proc/kpagecount"),
+    *("/proc/kpageflags", "/proc/kpagecgroup", "/proc/latency_stats", "/proc/sched_debug"),
+    *("/proc/slabinfo", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo"),
+)
+
 _USERS = """root:x:0:0:root:/root:/bin/bash
 agent:x:1000:1000:agent:/home/agent:/bin/bash
 mcp:x:1001:1001:mcp:/home/mcp:/bin/bash
@@ -89,6 +99,13 @@ class _Options:
     def show(self, host: Path, inside: str | None = None) -> None:
         self.bind(Bind(host, inside or str(host)))
 
+    def cover(self, inside: str, *, directory: bool) -> None:
+        """Put an empty directory, or a device that cannot be opened, on top of what is there."""
+        if directory:
+            self.add("--perms", "0755", "--tmpfs", inside, "--remount-ro", inside)
+        else:
+            self.add("--ro-bind", "/dev/null", inside)
+
     def _is_shown(self, path: PurePosixPath) -> bool:
         return path in self.shown or any(parent in self.shown for parent in path.parents)
 
@@ -98,10 +115,18 @@ def build_options(spec: SandboxSpec, places: Places, *, privileged: bool) -> lis
     options = _Options(min(memory_size(), spec.limits.memory))
     _namespaces(options, spec, privileged)
     _system(options, spec)
+    user = USER_IDS[spec.party] if privileged else None
+    for place in COVERED:
+        # bwrap mounts nothing on a link.
+        if not os.path.islink(place) and is_open(place, user):
+            options.cover(place, directory=os.path.isdir(place))
     for path in places.readonly:
         if not options._is_shown(PurePosixPath(path)):
             options.show(path)
     _party(options, spec, places)
+    for path in places.bundles():
+        if not options._is_shown(PurePosixPath(path)):
+            options.show(path)
     for bind in spec.binds:
         options.bind(bind)
     _hide(options, places.hidden, spec)
@@ -190,6 +215,18 @@ def _system(options: _Options, spec: SandboxSpec) -> None:
             options.show(real)
 
 
+def is_open(path: str, user: int | None) -> bool:
+    """Whether its mode lets a sandbox's user in: one without any group but its own, or ourselves
+    with all of ours. Each cover costs a sixth of a millisecond."""
+    if user is None:
+        return os.access(path, os.R_OK) or os.access(path, os.X_OK)
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return bool(found.st_mode & 0o007) or user in (found.st_uid, found.st_gid)
+
+
 def _party(options: _Options, spec: SandboxSpec, places: Places) -> None:
     """The places of the party's own: /ump, /workspace and a home."""
     options.directory("/ump/bin")
@@ -220,11 +257,8 @@ def _hide(options: _Options, hidden: Iterable[Path], spec: SandboxSpec) -> None:
         for place, host in list(options.shown.items()):
             if host in wanted or not real.exists() or not real.is_relative_to(host.resolve()):
                 continue
-            inside = str(place / real.relative_to(host.resolve()))
-            if real.is_dir():
-                options.add("--perms", "0755", "--tmpfs", inside, "--remount-ro", inside)
-            else:
-                options.add("--ro-bind", "/dev/null", inside)
+            inside = place / real.relative_to(host.resolve())
+            options.cover(str(inside), directory=real.is_dir())
 
 
 def environment(spec: SandboxSpec, places: Places) -> dict[str, str]:

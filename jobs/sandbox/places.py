@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from umpteenth.core.config import Options
 
-# Bundles of certificate authorities that clients look for; passed on where sandboxes see them.
+# Bundles of certificate authorities that clients look for.
 CERTIFICATE_VARIABLES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -46,13 +46,19 @@ class Places:
         shown = options.sandbox.readonly_paths
         if shown is None:
             shown = (*python_environment(), PROJECT_ROOT / "docs" / "examples")
+        hidden = (options.data_dir, *_own_files(os.environ))
         return cls(
             data_dir=options.data_dir,
             readonly=_existing(shown),
-            hidden=(options.data_dir, *_own_files(os.environ)),
+            hidden=hidden,
             uv=find_uv(),
-            certificates=visible_certificates(os.environ),
+            certificates=visible_certificates(os.environ, hidden),
         )
+
+    def bundles(self) -> Iterator[Path]:
+        """What `certificates` names, and what that links to."""
+        for name, value in (self.certificates or {}).items():
+            yield from _existing(_named(name, value))
 
 
 def _existing(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -76,13 +82,27 @@ def _own_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return (*(Path(value).absolute() for value in named), PROJECT_ROOT / "config.yml")
 
 
-def visible_certificates(environ: Mapping[str, str]) -> dict[str, str]:
-    """The worker's settings of certificate authorities that hold inside a sandbox too."""
+def visible_certificates(environ: Mapping[str, str], hidden: Iterable[Path] = ()) -> dict[str, str]:
+    """The worker's settings of certificate authorities, which hold inside a sandbox too: what they
+    name is shown there, but for what is hidden."""
+    ours = [path.resolve() for path in hidden]
     return {
         name: value
         for name in CERTIFICATE_VARIABLES
-        if (value := environ.get(name, "")).startswith(("/etc/", "/usr/"))
+        if (value := environ.get(name, ""))
+        and all(_may_be_shown(path, ours) for path in _named(name, value))
     }
+
+
+def _named(name: str, value: str) -> list[Path]:
+    """What such a variable names: OpenSSL takes several directories."""
+    return [Path(part) for part in (value.split(":") if name == "SSL_CERT_DIR" else [value])]
+
+
+def _may_be_shown(path: Path, hidden: Iterable[Path]) -> bool:
+    real = path.resolve()
+    is_there = path.is_absolute() and os.path.exists(real) and real != Path("/")
+    return is_there and not any(real.is_relative_to(place) for place in hidden)
 
 
 def find_uv() -> Path | None:

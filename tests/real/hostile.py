@@ -22,7 +22,7 @@ with open("/ump/input.json") as _file:
 PROXY = "http://127.0.0.1:3128"
 # Where a script may write, and what the kernel shows of its own processes.
 OWN = {"/workspace", "/ump/outputs", os.environ["HOME"], "/tmp", "/var/tmp", "/dev/shm"}
-OWN |= {"/dev/pts", "/proc"}
+OWN |= {"/ump/logs", "/dev/pts", "/proc"}
 
 
 def read(path: str) -> bytes:
@@ -183,6 +183,9 @@ def attempts() -> dict[str, Callable[[], object]]:
         "sysrq": lambda: write("/proc/sysrq-trigger"),
         "the kernel's log": lambda: read("/proc/kmsg"),
         "the machine's memory": lambda: read("/proc/kcore"),
+        "the keys of others": lambda: read("/proc/keys"),
+        "how many keys others have": lambda: read("/proc/key-users"),
+        "the kernel's addresses": lambda: read("/proc/kallsyms"),
         "the host's name": set_hostname,
         "a device": make_device,
         "real time": run_first,

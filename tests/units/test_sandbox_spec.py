@@ -16,7 +16,7 @@ from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.egress.rules import EgressRules
 from jobs.sandbox.files import NODE_PRELOAD_SOURCE, remove_tree
-from jobs.sandbox.places import Places, visible_certificates
+from jobs.sandbox.places import Places
 from servers.mcp.types import ServerUnavailable
 from tests.fakes.sandbox_specs import BrokenLauncher, build, pairs, spec, variables
 from umpteenth.core.config import load_options
@@ -153,7 +153,10 @@ def test_a_plain_users_namespaces_are_closed_a_second_time_where_bwrap_can(
 
 
 @pytest.mark.parametrize("privileged", [True, False])
-def test_whatever_is_in_memory_has_a_size(data_dir: Path, privileged: bool) -> None:
+def test_whatever_is_in_memory_has_a_size(
+    data_dir: Path, privileged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "COVERED", ())
     options = build(spec(party="mcp"), Places(data_dir), privileged=privileged)
     places = {
         options[at + 1]: options[at - 2 : at]
@@ -234,15 +237,6 @@ def test_binds_are_writable_only_where_said(data_dir: Path, tmp_path: Path) -> N
     options = build(spec(binds=binds), Places(data_dir))
     assert (str(tmp_path), "/ump/outputs") in pairs(options, "--bind")
     assert (str(tmp_path), "/ump/input.json") in pairs(options, "--ro-bind")
-
-
-def test_certificates_are_passed_on_where_a_sandbox_sees_them() -> None:
-    environ = {
-        "SSL_CERT_FILE": "/etc/ssl/ca.crt",
-        "NODE_EXTRA_CA_CERTS": "/home/me/ca.crt",
-        "SECRET": "/etc/x",
-    }
-    assert visible_certificates(environ) == {"SSL_CERT_FILE": "/etc/ssl/ca.crt"}
 
 
 def test_read_only_paths_are_the_operators(tmp_path: Path) -> None:
