@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -150,10 +151,21 @@ def test_no_secret_is_in_any_argument_list(user: User) -> None:
     assert seen == []
 
 
-def test_a_command_that_does_not_exist_is_named(user: User) -> None:
-    result = user.run(["no-such-command", "--flag"])
+@pytest.mark.parametrize("network", [{}, {"egress": {}}], ids=["alone", "guarded"])
+def test_a_command_that_does_not_exist_is_named(user: User, network: dict[str, Any]) -> None:
+    """P21, P25: and is no fault of the network."""
+    result = user.run(["no-such-command", "--flag"], **network)
     assert result["code"] == 127
     assert result["err"].startswith("command not found: no-such-command")
+
+
+@pytest.mark.parametrize("network", [{}, {"egress": {}}], ids=["alone", "guarded"])
+def test_a_command_that_is_no_program_is_said_by_its_path(
+    user: User, network: dict[str, Any]
+) -> None:
+    result = user.run(["/etc/passwd"], **network)
+    assert result["code"] in (126, 127)
+    assert "/etc/passwd" in result["err"]
 
 
 @pytest.mark.parametrize(

@@ -50,19 +50,15 @@ FIRST_PROCESS = f"""
 exec 8>&2 2>/dev/null
 (
   exec 2>&8 8>&-
-  cd -- "$1" || exit 126
-  how=$2
-  shift 2
-  if [ "$how" = listen ] && ! command -v python3 >/dev/null; then
-    echo "{NO_PYTHON}" 1<>{REPORT}
-    exit 125
+  how=$1
+  shift
+  if [ "$how" = listen ]; then
+    if ! command -v python3 >/dev/null; then
+      echo "{NO_PYTHON}" 1<>{REPORT}
+      exit 125
+    fi
+    exec python3 -ISE {LISTEN_PROGRAM} {PROXY_PORT} {LISTENER_SOCKET} "$@"
   fi
-  if ! command -v -- "$1" >/dev/null; then
-    echo "command not found: $1 (a sandbox sees its image and the paths of" \
-      "sandbox.readonly_paths)" >&2
-    exit 127
-  fi
-  [ "$how" = listen ] && exec python3 -ISE {LISTEN_PROGRAM} {PROXY_PORT} {LISTENER_SOCKET} "$@"
   exec "$@"
 )
 code=$?
@@ -74,6 +70,17 @@ for file in /sys/fs/cgroup/pids/pids.events /sys/fs/cgroup/pids.events; do
   [ -r $file ] && while read -r name count; do echo "pids $name $count" >&9; done <$file
 done
 exit $code
+"""
+# What it starts, once the network is there: a command that is missing is no fault of the network.
+COMMAND = """
+cd -- "$1" || exit 126
+shift
+if ! command -v -- "$1" >/dev/null; then
+  echo "command not found: $1 (a sandbox sees its image and the paths of" \
+    "sandbox.readonly_paths)" >&2
+  exit 127
+fi
+exec "$@"
 """
 
 
@@ -172,7 +179,7 @@ def container(
     return {
         "Image": image.name,
         "Entrypoint": ["/bin/sh", "-c", FIRST_PROCESS, "sh"],
-        "Cmd": [spec.cwd, how, *argv],
+        "Cmd": [how, "/bin/sh", "-c", COMMAND, "sh", spec.cwd, *argv],
         "User": f"{user}:{user}",
         "Env": [f"{name}={value}" for name, value in variables(spec, places, image).items()],
         "Labels": {LABEL: owner},
