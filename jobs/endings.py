@@ -9,15 +9,21 @@ KILLED = 128 + 9
 _GAVE_UP = (128 + 6, 128 + 11)
 
 
+def broken_limit(ended: Exit) -> str:
+    """Which limit of the job the script itself was ended for: `memory`, `disk` or none."""
+    if ended.broken_limit and not ended.out_of_memory:
+        return "disk"
+    return "memory" if ended.out_of_memory and ended.code == KILLED else ""
+
+
 def failure(ended: Exit) -> str:
     """Why the script failed, going by how its sandbox ended; empty if it did not."""
     memory = "Memory in the job's settings"
-    if ended.broken_limit and not ended.out_of_memory:
-        return f"the script was ended: {ended.broken_limit} (Disk in the job's settings)"
+    if limit := broken_limit(ended):
+        setting = memory if limit == "memory" else "Disk in the job's settings"
+        return f"the script was ended: {ended.broken_limit} ({setting})"
     if ended.code == 0:
         return ""
-    if ended.out_of_memory and ended.code == KILLED:
-        return f"the script was ended: {ended.broken_limit} ({memory})"
     words = f"the script ended with exit code {ended.code}"
     if ended.out_of_memory:
         return f"{words}; a process of it was ended: {ended.broken_limit} ({memory})"

@@ -297,11 +297,13 @@ class Execution:
         for pump in late:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-        said = {"code": code, "timed_out": timed_out}
+        ended = process.ended if code is not None else None
+        said: dict[str, Any] = {"code": code, "timed_out": timed_out}
+        if ended is not None and (limit := endings.broken_limit(ended)):
+            said["limit"] = limit
         self.recorder.record("script.exit", said, ms=_ms_since(started))
         if code is not None and process.fault:
             return Outcome(Status.FAILED, f"interrupted: {process.fault}")
-        ended = process.ended if code is not None else None
         for message in endings.notices(ended) if ended else ():
             self.recorder.record("log", {"message": message})
         return self._outcome(ended, timed_out, plan, handler)

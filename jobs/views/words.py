@@ -281,6 +281,8 @@ def _exit(line: Line, payload: Mapping[str, Any]) -> None:
         line.title, line.outcome = "Script stopped at the time limit", "error"
     elif code is None:
         line.title = "Script stopped"
+    elif limit := payload.get("limit"):
+        line.title, line.outcome = f"Script ended at its limit of {text_of(limit)}", "error"
     else:
         line.title = f"Script ended with exit code {text_of(code)}"
         line.outcome = "ok" if code == 0 else "error"

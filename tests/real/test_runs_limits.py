@@ -34,7 +34,8 @@ def test_a_script_that_eats_memory_is_ended_and_names_the_setting(site: Site) ->
     assert facts == ["bubblewrap", "namespaces", 64, "internet"]
     assert any("Memory" in gap for gap in made.get("unenforced", ())) != has_groups()
     assert of_kind(site, run_id, "sandbox.destroy") == [{}]
-    assert [exit["timed_out"] for exit in of_kind(site, run_id, "script.exit")] == [False]
+    [ended] = of_kind(site, run_id, "script.exit")
+    assert (ended["timed_out"], ended.get("limit")) == (False, "memory" if has_groups() else None)
 
 
 def test_a_script_that_goes_on_without_a_process_succeeds_and_says_it(site: Site) -> None:

@@ -243,6 +243,7 @@ def test_an_unknown_run_fails(verb: str, run_id: str) -> None:
         ("sandbox.destroy", {}, ""),
         ("script.exit", {"code": 3, "timed_out": False}, "exit 3"),
         ("script.exit", {"code": None, "timed_out": True}, "time limit reached"),
+        ("script.exit", {"code": 137, "timed_out": False, "limit": "disk"}, "disk limit reached"),
         ("artifact", {"name": "a", "size": 12345}, "a (12,345 bytes)"),
         ("another", {"x": 1, "y": "z"}, "1, z"),
     ],

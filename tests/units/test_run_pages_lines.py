@@ -37,6 +37,11 @@ def page(client: Client, url: str) -> str:
         ("script.exit", {"code": None, "timed_out": False}, "Script stopped<"),
         ("script.exit", {"code": None, "timed_out": True}, "Script stopped at the time limit"),
         (
+            "script.exit",
+            {"code": 137, "timed_out": False, "limit": "memory"},
+            "Script ended at its limit of memory<",
+        ),
+        (
             "server.connected",
             {"server": "time", "tools": 1, "transport": "stdio"},
             "1 tool · stdio",

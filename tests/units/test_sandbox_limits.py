@@ -246,12 +246,14 @@ class TestRuns:
             "the script was ended: it used more than its 16 MiB of disk "
             "(Disk in the job's settings)"
         )
+        assert payloads_of(run, "script.exit") == [{"code": 9, "timed_out": False, "limit": "disk"}]
 
     def test_a_run_that_went_on_succeeds_and_says_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ends(monkeypatch, **MEMORY)
         run = execute(make_job())
         assert run.status == "succeeded"
         assert {"message": endings.notices(Exit(0, **MEMORY))[0]} in payloads_of(run, "log")
+        assert payloads_of(run, "script.exit") == [{"code": 0, "timed_out": False}]
 
 
 async def test_a_stdio_server_gets_them_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

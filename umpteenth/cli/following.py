@@ -129,7 +129,9 @@ _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "sandbox.create": _sandbox,
     "output": lambda p: str(p.get("text", "")),
     "script.exit": lambda p: (
-        "time limit reached" if p.get("timed_out") else f"exit {p.get('code')}"
+        f"{p.get('limit', 'time')} limit reached"
+        if p.get("timed_out") or "limit" in p
+        else f"exit {p.get('code')}"
     ),
     "outputs.set": lambda p: f"{p.get('name')} = {_json(p.get('value'))}",
     "artifact": lambda p: f"{p.get('name')} ({p.get('size'):,} bytes)",
