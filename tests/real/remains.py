@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jobs.sandbox.cgroups import PREFIX
 from tests.real.conftest import Site
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -64,17 +65,20 @@ class Remains:
 
     site: Site
     seen: dict[str, int] = field(default_factory=dict)
-    cgroups: set[str] = field(default_factory=set)
+    mounted: set[str] = field(default_factory=set)
+    # The directories of the worker, below which each sandbox has one.
+    cgroups: set[Path] = field(default_factory=set)
 
     def look(self, worker: int) -> None:
         """Remember what the worker's sandboxes are in at this moment."""
+        self.mounted |= self.mounts(worker)
         for pid in descendants(worker):
             held = namespaces(pid)
             for name, descriptor in held.items():
                 if self.seen.setdefault(name, descriptor) != descriptor:
                     os.close(descriptor)
-            if held:
-                self.cgroups |= cgroups_of(pid) - cgroups_of(worker) - cgroups_of(os.getpid())
+            for group in cgroups_of(pid):
+                self.cgroups |= {path for path in group.parents if path.name.startswith(PREFIX)}
 
     def processes(self) -> list[str]:
         """Processes in a namespace that was seen, or with a mount of the site's directory, which
@@ -97,8 +101,20 @@ class Remains:
             os.close(descriptor)
         self.seen.clear()
 
+    def mounts(self, worker: int) -> set[str]:
+        """What the worker and those below it have mounted, and the test has not."""
+        own = mounts_of(os.getpid())
+        theirs = set().union(*map(mounts_of, descendants(worker)))
+        return theirs - own - mounts_of(os.getpid())  # others mount and unmount meanwhile
+
     def groups(self) -> list[str]:
-        return sorted(path for path in self.cgroups if Path(path).exists())
+        """The directories of workers that were seen."""
+        return sorted(str(path) for path in self.cgroups if path.exists())
+
+    def groups_of_sandboxes(self) -> list[str]:
+        return sorted(
+            str(path) for group in self.cgroups for path in group.glob("*/") if path.is_dir()
+        )
 
     def sockets(self) -> list[str]:
         found = (self.site.data_dir.parent / "s").rglob("*.sock")
@@ -112,7 +128,17 @@ class Remains:
         return os.listdir(runs) if runs.exists() else []
 
 
-def cgroups_of(pid: int) -> set[str]:
+def mounts_of(pid: int) -> set[str]:
+    """Places and kinds of all that is mounted for a process."""
+    found = set()
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/mountinfo").read_text("utf-8", "replace").splitlines():
+            before, _, after = line.partition(" - ")
+            found.add(f"{before.split()[4]} {after.split()[0]}")
+    return found
+
+
+def cgroups_of(pid: int) -> set[Path]:
     """The directories of the control groups that a process is in."""
     found = set()
     with suppress(OSError):
@@ -121,5 +147,5 @@ def cgroups_of(pid: int) -> set[str]:
             name = controllers.removeprefix("name=") or "unified"
             for base in (CGROUPS / name, CGROUPS):
                 if path != "/" and (base / path[1:]).is_dir():
-                    found.add(str(base / path[1:]))
+                    found.add(base / path[1:])
     return found

@@ -2,7 +2,8 @@
 moment of their start: nothing of them stays (issue 5, section 6; P8, C09, C24; feasibility,
 section 17).
 
-`LEAK_RUNS=500` makes it five times as many as usual, for both users together.
+`LEAK_RUNS=500`, as `make bench` has it, makes it five times as many as usual, for both users
+together.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from jobs.sandbox import cgroups
 from tests.real.conftest import Site, eventually
 from tests.real.plain_sites import USERS, site_of
 from tests.real.remains import Remains
@@ -85,8 +88,10 @@ def statuses(site: Site, ids: list[str]) -> list[str]:
     return [site.ask("show", run_id)["status"] for run_id in ids]
 
 
-def wait_for_end(site: Site, ids: list[str]) -> list[str]:
+def wait_for_end(site: Site, ids: list[str], look: Callable[[], None] | None = None) -> list[str]:
     def over() -> list[str]:
+        if look:
+            look()
         found = statuses(site, ids)
         return [] if {"queued", "provisioning", "running"} & set(found) else found
 
@@ -102,14 +107,14 @@ def start_in_time(site: Site, chance: random.Random, *, longest: float) -> str:
     return run_id
 
 
-def wave(site: Site, chance: random.Random) -> list[str]:
+def wave(site: Site, chance: random.Random, look: Callable[[], None]) -> list[str]:
     """Three that fail, one that is cancelled, eight that succeed: their ends."""
     names = ["good"] * (WAVE - 4) + ["bad"] * 3
     chance.shuffle(names)
     ids = [site.ask("start", name) for name in names]
     ids.append(start_in_time(site, chance, longest=0.3))
     site.ask("cancel", ids[-1])
-    return wait_for_end(site, ids)
+    return wait_for_end(site, ids, look)
 
 
 def test_runs_that_end_leave_a_worker_as_it_was(
@@ -119,7 +124,7 @@ def test_runs_that_end_leave_a_worker_as_it_was(
     worker = begin(site)
     seen: Counter[str] = Counter()
     for number in range(WAVES):
-        seen.update(wave(site, chance))
+        seen.update(wave(site, chance, partial(remains.look, worker.pid)))
         if number == 0:
             before = settled(worker.pid)
     assert seen == {
@@ -131,8 +136,12 @@ def test_runs_that_end_leave_a_worker_as_it_was(
     # Celery's pool makes its threads as it needs them; a thread lost by each run were more.
     assert after.pop("threads") - before.pop("threads") < POOL
     assert after <= before
-    remains.look(worker.pid)
-    assert len(remains.seen) >= 1  # that of the launcher, which lives
+    # What is looked for was there.
+    assert (len(remains.seen) > 1, len(remains.mounted) > 1) == (True, True)
+    if not site.prefix:  # what this user may do, its worker may
+        assert bool(remains.cgroups) == bool(cgroups.shared().controllers)
+    assert remains.mounts(worker.pid) == set()
+    eventually(lambda: remains.groups_of_sandboxes() == [], "the end of the sandboxes' groups")
     assert processes_with(mark) == []
     assert (remains.sockets(), remains.run_directories()) == ([], [])
     assert len(remains.private_directories()) == 1

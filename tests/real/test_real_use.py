@@ -132,7 +132,7 @@ def test_without_network_they_say_at_once_what_they_need(site: Site) -> None:
     assert {event["payload"]["server"] for event in unavailable} == set(NEVER_STARTED)
     for event in unavailable:
         assert NEEDS_DOWNLOAD in event["payload"]["hint"]
-        assert (datetime.fromisoformat(event["at"]) - begun).total_seconds() < 10
+        assert (datetime.fromisoformat(event["at"]) - begun).total_seconds() < 4
     assert payloads(events, "network.connected") == []
 
 
