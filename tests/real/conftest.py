@@ -111,6 +111,14 @@ def postgres_port() -> Iterator[int]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def public_copy_removed() -> Iterator[None]:
+    yield
+    from tests.real.plain_sites import remove_public_copy  # which needs this module
+
+    remove_public_copy()
+
+
 @dataclass
 class Site:
     """A data directory with its options; workers and beats are started as a test needs them.

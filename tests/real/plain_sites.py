@@ -2,6 +2,7 @@
 
 The plain user has a copy of code and packages in a public directory, because a checkout may lie in
 a private one. Packages are hard links: nobody writes to them, and half a gigabyte is not copied.
+All sites of one process of tests share it, for it takes seconds to make and to remove.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 import django
@@ -36,31 +38,18 @@ def site_of(name: str, variables: dict[str, str] | None = None) -> Iterator[Site
             _give_sockets_a_place(site)
             yield site
         return
-    public = Path(tempfile.mkdtemp(prefix="ump-plain-"))
-    try:
-        with closing(_plain_site(public, wanted)) as site:
-            yield site
-    finally:
-        shutil.rmtree(public)
+    with closing(_plain_site(public_copy(), wanted)) as site:
+        yield site
 
 
 def _plain_site(public: Path, variables: dict[str, str]) -> Site:
-    public.chmod(0o755)
-    code, home = public / "code", public / "home"
-    _copy_code(code)
-    home.mkdir()
-    packages = public / "packages"
-    linked = subprocess.run(["cp", "-al", PACKAGES, packages], check=False, capture_output=True)
-    if linked.returncode:  # another file system
-        shutil.rmtree(packages, ignore_errors=True)
-        subprocess.run(["cp", "-a", PACKAGES, packages], check=True)
-    paths = {"HOME": str(home), "PYTHONPATH": f"{code}:{packages}"}
+    code = public / "code"
+    paths = {"PYTHONPATH": f"{code}:{public / 'packages'}"}
     paths["UMPTEENTH_SANDBOX__READONLY_PATHS"] = str(code / "tests")
     site = new_site({**paths, **variables})
-    # Where the uv package looks for its programs in a directory of packages alone.
-    (packages / "bin").mkdir(exist_ok=True)
-    for name in ("uv", "uvx"):
-        shutil.copy(Path(uv.find_uv_bin()).with_name(name), packages / "bin")
+    home = site.data_dir.parent / "home"
+    home.mkdir()
+    site.variables["HOME"] = str(home)
     site.code, site.python = code, system_python()
     user = str(PLAIN_ID)
     site.prefix = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups")
@@ -70,9 +59,34 @@ def _plain_site(public: Path, variables: dict[str, str]) -> Site:
     return site
 
 
+@cache
+def public_copy() -> Path:
+    """Made when it is first asked for; `remove_public_copy` takes it away."""
+    public = Path(tempfile.mkdtemp(prefix="ump-plain-"))
+    public.chmod(0o755)
+    _copy_code(public / "code")
+    packages = public / "packages"
+    linked = subprocess.run(["cp", "-al", PACKAGES, packages], check=False, capture_output=True)
+    if linked.returncode:  # another file system
+        shutil.rmtree(packages, ignore_errors=True)
+        subprocess.run(["cp", "-a", PACKAGES, packages], check=True)
+    # Where the uv package looks for its programs in a directory of packages alone.
+    (packages / "bin").mkdir(exist_ok=True)
+    for name in ("uv", "uvx"):
+        shutil.copy(Path(uv.find_uv_bin()).with_name(name), packages / "bin")
+    return public
+
+
+def remove_public_copy() -> None:
+    if public_copy.cache_info().currsize:
+        shutil.rmtree(public_copy())
+        public_copy.cache_clear()
+
+
 def _copy_code(code: Path) -> None:
+    # With what is compiled of it: the plain user may not keep that himself.
     for part in CODE:
-        shutil.copytree(PROJECT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PROJECT / part, code / part)
     (code / "tests/real").mkdir()
     for package in ("tests", "tests/real"):
         (code / package / "__init__.py").touch()
