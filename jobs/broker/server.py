@@ -38,6 +38,7 @@ INSIDE_SOCKET = "/ump/broker.sock"
 _CHUNK = 64 * 1024
 # Connections of a run at a time; those above what may wait are told so, further ones dropped.
 MAX_OPEN = 2 * (MAX_CONCURRENT + MAX_WAITING)
+BUSY = f"busy: more than {MAX_WAITING} calls of this run are waiting"
 # Read and thrown away of a request that is too large, so that its sender sees the answer.
 _MAX_DISCARDED = 4 * MAX_REQUEST
 
@@ -116,7 +117,9 @@ class Broker:
         task = asyncio.current_task()
         assert task is not None
         if len(self._connections) >= MAX_OPEN:
-            writer.transport.abort()  # others need the worker's files, too
+            # Unread, and without waiting: others need the worker's files, too.
+            writer.write(_line(_refusal(BUSY)))
+            writer.close()
             return
         busy = len(self._connections) >= MAX_CONCURRENT + MAX_WAITING
         self._connections.add(task)
@@ -124,12 +127,12 @@ class Broker:
         try:
             if busy:
                 await _discard(reader)
-                answer = _refusal(f"busy: more than {MAX_WAITING} calls of this run are waiting")
+                answer = _refusal(BUSY)
             else:
                 async with self._slots:
                     answer = await self._exchange(reader)
             if answer is not None:
-                writer.write(json.dumps(answer).encode() + b"\n")
+                writer.write(_line(answer))
                 await asyncio.wait_for(writer.drain(), REQUEST_TIMEOUT)
         except (OSError, TimeoutError):
             pass  # the client is gone or does not read; nobody is left to tell
@@ -183,6 +186,10 @@ class Broker:
         return isinstance(token, str) and hmac.compare_digest(
             token.encode("utf-8", "replace"), self._token
         )
+
+
+def _line(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer).encode() + b"\n"
 
 
 def _refusal(message: str, exit_code: int = FAILED) -> dict[str, Any]:

@@ -191,6 +191,10 @@ class Adapter(Protocol):
         """Why sandboxes cannot start here, with the remedy; empty if they can. May block."""
         ...
 
+    def root_problem(self) -> str:
+        """Why sandboxes cannot run as root here, with the remedy; "" if they can. May block."""
+        ...
+
     def gaps(self) -> tuple[str, ...]:
         """A sentence with the remedy for each limit and wall that does not hold here. May block."""
         ...
@@ -242,6 +246,11 @@ def problem() -> str:
 def gaps() -> tuple[str, ...]:
     """A sentence with the remedy for each limit and wall that is not whole here. May block."""
     return adapter().gaps()
+
+
+def root_problem() -> str:
+    """Why sandboxes cannot run as root in this process; empty if they can. May block."""
+    return adapter().root_problem()
 
 
 def tidy() -> None:

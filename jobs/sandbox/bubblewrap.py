@@ -96,7 +96,7 @@ class Bubblewrap:
             return self._known(False, self._look)
 
     def root_problem(self) -> str:
-        """Why sandboxes cannot run as root here, with the remedy; "" if they can. May block."""
+        """See `Adapter.root_problem`."""
         with self._lock:
             return self._known(False, self._look) or self._known(True, self._look_as_root)
 
@@ -107,7 +107,7 @@ class Bubblewrap:
         except LauncherUnusable:
             return ()  # which `problem` tells
         found = gaps(self._cgroups.controllers, privileged=privileged)
-        found += accounts.gaps(privileged=privileged)
+        found += accounts.gaps(privileged=privileged) + self.places.gaps()
         if self.problem():  # which is no gap, and said by itself
             return found
         return (*found, why) if (why := self.root_problem()) else found

@@ -11,6 +11,9 @@ from jobs.sandbox.network import SandboxNetwork, network_of_a_test
 from servers.mcp.types import ServerUnavailable, Spawner, StdioProcess
 from umpteenth.core.config import get_options
 
+# Members get to see this and may not open that page.
+MORE = "Administrators find more under Settings → Sandboxes."
+
 
 def make_spawner(
     server_id: UUID, network: object = None, tell: Callable[[str], None] | None = None
@@ -36,7 +39,7 @@ def make_spawner(
         try:
             return await base.start(argv, spec)
         except base.SandboxUnavailable as error:
-            raise ServerUnavailable(str(error), hint="Settings → Sandboxes says more.") from error
+            raise ServerUnavailable(str(error), hint=MORE) from error
         except base.SandboxError as error:
             raise ServerUnavailable(str(error)) from error
 

@@ -32,6 +32,7 @@ def sandboxes(request: Request) -> HttpResponse:
         "workers": workers,
         "any_alive": any(alive for _, alive in workers),
         "readonly_paths": Places.from_options(options).readonly,
+        "tests_reach_private": options.network.allow_private_targets,
         "unrestricted_network": options.sandbox.allow_unrestricted_network,
         "machines": machines([worker for worker, alive in workers if alive]),
         "environments": environment_rows(),

@@ -17,6 +17,7 @@ from servers.status import is_about_secret, login_of
 from servers.views.common import can_manage, get_server, let_forms_leave, no_such_server
 from servers.views.tools import tools_of
 from umpteenth.core import clock
+from umpteenth.core.config import get_options
 from umpteenth.core.htmx import Request, hx_redirect, render_page
 
 # Between an added server and the test that comes with it lie milliseconds; a test ends within
@@ -110,6 +111,7 @@ def _context(request: Request, check: Check) -> dict[str, object]:
         "tools": tools_of(check.server, news=check) if found else None,
         "is_current": check.connection_version == check.server.connection_version,
         "can_manage": can_manage(request),
+        "reaches_private": get_options().network.allow_private_targets,
         "wants_secret": is_about_secret(check.error),
     }
 

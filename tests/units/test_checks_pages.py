@@ -19,6 +19,7 @@ from servers import checks
 from servers.models import Check, Server
 from tests.fakes.server_rows import after_success, http_server, stdio_server
 from umpteenth.accounts.models import User
+from umpteenth.core.config import get_options
 
 pytestmark = pytest.mark.django_db
 
@@ -125,11 +126,27 @@ def test_a_test_that_missed_its_command_tells_of_environments_of_jobs(
     member_client: Client,
 ) -> None:
     """P25: such a command cannot pass it."""
-    words = "A command that only the environment of a job has cannot pass it"
+    words = "A command that only the environment of a job has cannot pass a Test"
     missing = ended(stdio_server(), "failed", error="Command not found: x", exit_code=127)
     assert words in shown(member_client, missing)
     failed = ended(stdio_server("other"), "failed", error="It ended", exit_code=1)
     assert words not in shown(member_client, failed)
+
+
+@pytest.mark.parametrize("outcome", ["connected", "failed"])
+def test_what_it_was_tested_with_is_said(
+    member_client: Client, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    """P24, P25: the jobs' settings do not count."""
+    check = ended(stdio_server(), outcome)
+    page = shown(member_client, check)
+    assert "Tested with internet access and the private network, in the default environment" in page
+    options = get_options()
+    network = options.network.model_copy(update={"allow_private_targets": False})
+    changed = options.model_copy(update={"network": network})
+    monkeypatch.setattr("servers.views.checks.get_options", lambda: changed)
+    assert "Tested with internet access, in the default environment" in shown(member_client, check)
+    assert "Tested with" not in shown(member_client, ended(http_server("web"), outcome))
 
 
 def test_connected_shows_the_tools_and_what_changed(member_client: Client) -> None:

@@ -237,6 +237,7 @@ def environment_with(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
 def healthy(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
     monkeypatch.setattr("jobs.sandbox.base.problem", lambda: "")
     monkeypatch.setattr("jobs.sandbox.base.gaps", lambda: ())
+    monkeypatch.setattr("jobs.sandbox.base.root_problem", lambda: "")
     environment_with(monkeypatch, jq="")
     monkeypatch.setattr("secrets_vault.services.ensure_key_ring", lambda: None)
 
@@ -262,6 +263,17 @@ def test_doctor_finds_nothing_where_nothing_is_missing() -> None:
         "sandbox",
     } <= names
     assert examine()["sandbox"].text == "starts; its system calls are filtered"
+
+
+@pytest.mark.usefixtures("healthy")
+def test_doctor_tells_limits_from_running_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P26."""
+    assert examine()["run as root"].state == doctor.OK
+    monkeypatch.setattr("jobs.sandbox.base.gaps", lambda: ("No processors.", "No root."))
+    monkeypatch.setattr("jobs.sandbox.base.root_problem", lambda: "No root.")
+    found = examine()
+    assert found["limits"] == doctor.Finding("limits", doctor.WARNING, "No processors.")
+    assert found["run as root"] == doctor.Finding("run as root", doctor.WARNING, "No root.")
 
 
 @pytest.mark.usefixtures("healthy")

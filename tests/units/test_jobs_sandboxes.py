@@ -54,6 +54,12 @@ def test_the_adapter_and_what_sandboxes_see_are_shown(administrator_client: Clie
     assert "docs/examples" in text
 
 
+def test_what_a_test_of_a_server_has_is_said(administrator_client: Client) -> None:
+    """P24."""
+    text = page(administrator_client)
+    assert "internet access and the private network, the default environment below" in text
+
+
 def test_an_engine_is_shown_with_its_image(
     administrator_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from jobs.sandbox import seccomp
 from jobs.sandbox.base import Bind, Limits, SandboxSpec
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.engine import leftovers
@@ -67,7 +68,8 @@ def test_a_container_has_no_privilege_and_a_root_that_cannot_be_written() -> Non
     assert body["User"] == "1000:1000"
     assert asked_for(replace(SPEC, party="mcp"))["User"] == "1001:1001"
     assert (wish["CapDrop"], wish["CapAdd"]) == (["ALL"], [])
-    assert wish["SecurityOpt"] == ["no-new-privileges"]
+    assert wish["SecurityOpt"] == ["no-new-privileges", f"seccomp={seccomp.profile()}"]
+    assert "/proc/keys" in wish["MaskedPaths"]
     assert wish["ReadonlyRootfs"] is True
     assert wish["LogConfig"] == {"Type": "none"}
     assert "Privileged" not in wish
@@ -366,4 +368,4 @@ def test_root_is_possible_where_the_engine_is_the_workers_own(
     monkeypatch.setattr("jobs.sandbox.engine.adapter.Client", lambda url: client)
     engine = Engine(Places(Path("/nonexistent")), url=client.url, image="an-image")
     assert "later" in engine.problem()
-    assert engine._root_problem() == ""
+    assert engine.root_problem() == ""

@@ -376,8 +376,10 @@ async def test_a_server_without_a_sandbox_is_unavailable_with_the_remedy(
     broken: Bubblewrap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "adapter", lambda: broken)
-    with pytest.raises(ServerUnavailable, match="systempaths=unconfined"):
+    with pytest.raises(ServerUnavailable, match="systempaths=unconfined") as caught:
         await spawner.make_spawner(new_id())(["true"], {})
+    # Members, who see it too, may not open that page.
+    assert caught.value.hint == "Administrators find more under Settings → Sandboxes."
 
 
 def test_a_tree_is_removed_however_deep_and_links_are_not_followed(tmp_path: Path) -> None:

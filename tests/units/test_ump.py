@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.broker.server import Broker
+from jobs.broker.server import MAX_OPEN, Broker
 from jobs.sandbox.files import UMP_SOURCE, ump_program
 from jobs.sandbox.runtime import socket_path
 from tests.fakes.run_handler import FakeRun
@@ -237,6 +237,18 @@ async def test_it_imports_only_what_starts_fast(run: FakeRun, words: tuple[str, 
     imported = {line.rpartition(b"|")[2].strip().decode() for line in told.splitlines()}
     assert "_json" in imported
     assert not imported & {"json", "json.decoder", "re", "enum", "socket", "typing", "argparse"}
+
+
+async def test_what_the_broker_has_no_room_for_is_busy(ump: Ump) -> None:
+    """Also where it does not even read what it is asked."""
+    async with Broker(FakeRun(), "a-token", socket_path()) as broker:
+        idle = [await asyncio.open_unix_connection(broker.socket_path) for _ in range(MAX_OPEN)]
+        text = b"x" * 1_000_000
+        result = await ump("summary", stdin=text, UMP_SOCKET=str(broker.socket_path))
+        assert (result.code, result.out) == (1, "")
+        assert "busy" in result.err
+        for _, writer in idle:
+            writer.close()
 
 
 def test_connect_gives_way_to_the_program_beside_it(tmp_path: Path) -> None:

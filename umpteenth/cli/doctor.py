@@ -193,15 +193,26 @@ def _environment() -> Finding:
 
 
 def _limits() -> Finding:
-    from jobs.sandbox.base import gaps, problem
+    from jobs.sandbox.base import gaps, problem, root_problem
 
     if problem():
         return Finding("limits", WARNING, "not looked at, since no sandbox starts")
-    found = gaps()
+    found = [gap for gap in gaps() if gap != root_problem()]
     if found:
         # A worker that is started in another way may be able to do more than this command.
         return Finding("limits", WARNING, " ".join(found))
     return Finding("limits", OK, "memory, processes, processors and disk, for each sandbox")
+
+
+def _run_as_root() -> Finding:
+    """P26."""
+    from jobs.sandbox.base import problem, root_problem
+
+    if problem():
+        return Finding("run as root", WARNING, "not looked at, since no sandbox starts")
+    if why := root_problem():
+        return Finding("run as root", WARNING, why)
+    return Finding("run as root", OK, "root inside, nobody outside, where a job asks for it")
 
 
 def _worker() -> Finding:
@@ -224,5 +235,6 @@ LOOKS: dict[str, Callable[[], Finding]] = {
     "sandbox": _sandbox,
     "default environment": _environment,
     "limits": _limits,
+    "run as root": _run_as_root,
     "worker": _worker,
 }

@@ -70,9 +70,11 @@ _LIMITS = {
     "CPUCfsQuota": "The engine does not limit the processors of sandboxes.",
 }
 UNFILTERED = (
-    "The engine does not filter the system calls of sandboxes; "
-    "let it use its default seccomp profile."
+    "The engine does not filter the system calls of sandboxes, although it is told which; "
+    "use a runtime and a kernel with seccomp."
 )
+# Runtimes with a kernel of their own for each sandbox, which is what a filter is there for.
+OWN_KERNEL = ("runsc", "kata")
 BLIND = (
     "The engine does not see this worker's files. It has to run on the worker's machine; a worker "
     "in a container needs the data directory and /tmp at the same paths as the engine."
@@ -110,6 +112,7 @@ class Engine:
         self._looked_at = 0.0
         self._gaps: tuple[str, ...] = ()
         self._info: dict[str, Any] = {}
+        self._podman = False
         self._images: dict[str, tuple[Image, float]] = {}
 
     @property
@@ -148,7 +151,7 @@ class Engine:
             problem = await asyncio.to_thread(self.problem)
             if problem:
                 raise SandboxUnavailable(problem)
-        if spec.root and (why := self._root_problem()):
+        if spec.root and (why := self.root_problem()):
             raise SandboxUnavailable(why)
         return await self._start(argv, spec, limit)
 
@@ -254,7 +257,13 @@ class Engine:
 
     def _host(self) -> Host:
         remaps = self._has("name=userns")
-        return Host(os.geteuid(), self._runtime, own_user=self._is_rootless(), remaps=remaps)
+        return Host(
+            os.geteuid(),
+            self._runtime,
+            self._podman,
+            own_user=self._is_rootless(),
+            remaps=remaps,
+        )
 
     def _is_rootless(self) -> bool:
         return self._has("name=rootless")
@@ -262,17 +271,18 @@ class Engine:
     def _has(self, security_option: str) -> bool:
         return security_option in (self._info.get("SecurityOptions") or ())
 
-    def _root_problem(self) -> str:
-        """Root of a container is root of the machine unless the engine sees to it (P26)."""
+    def root_problem(self) -> str:
+        """See `Adapter.root_problem`: root of a container is root of the machine, unless the engine
+        sees to it (P26)."""
         return "" if self._is_rootless() else ROOT_IS_ROOT
 
     def _look(self) -> str:
         try:
             self._info = self._client.call(lambda api: api.info())
-            is_podman = self._is_podman()
-            if self._is_rootless() and not is_podman:
+            self._podman = self._is_podman()
+            if self._is_rootless() and not self._podman:
                 return ROOTLESS_DOCKER
-            if self._runtime and is_podman:
+            if self._runtime and self._podman:
                 return OTHER_RUNTIME
             self._known_image(self.image)
             # The caller's thread may have an event loop already.
@@ -326,10 +336,10 @@ class Engine:
         found = []
         if "snakeless" in said:
             found.append(f"{NO_PYTHON_WORDS} This is so for the image {self.image}.")
-        if "unfiltered" in said and not self._runtime:
+        if "unfiltered" in said and not any(name in self._runtime for name in OWN_KERNEL):
             found.append(UNFILTERED)
         found += self._unenforced()
-        if why := self._root_problem():
+        if why := self.root_problem():
             found.append(why)
         return found
 

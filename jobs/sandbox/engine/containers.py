@@ -19,6 +19,7 @@ from jobs.sandbox.files import CONNECT_SOURCE, UMP_SOURCE, node_preload
 from jobs.sandbox.limits import resource_limits
 from jobs.sandbox.mounts import (
     CONNECT_PROGRAM,
+    COVERED,
     NODE_PRELOAD,
     ROOT_CAPABILITIES,
     account,
@@ -28,6 +29,7 @@ from jobs.sandbox.mounts import (
 from jobs.sandbox.places import Places
 from jobs.sandbox.process import PROXY_PORT
 from jobs.sandbox.runtime import small_file
+from jobs.sandbox.seccomp import profile
 
 LISTEN_SOURCE = Path(__file__).with_name("listen.py")
 LISTEN_PROGRAM = "/ump/listen.py"
@@ -41,6 +43,12 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LABEL = "umpteenth.sandbox"  # the runtime directory of the worker that made it
 MAX_USER_PROCESSES = 32_768  # of one user in all sandboxes together; each has its own limit
 CPU_UNIT = 1_000_000_000
+# What nobody sees of /proc and /sys: what bubblewrap covers, and what engines do by themselves.
+MASKED = (
+    *(place for place in COVERED if place.startswith("/proc/")),
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/scsi"),
+    *("/sys/devices/virtual/powercap", "/sys/firmware"),
+)
 
 # The first process of a sandbox. The command is its child, because the kernel keeps most signals
 # from the first one, and so that it can say at the end what only the inside knows. Its own words
@@ -109,6 +117,7 @@ class Host:
 
     user: int
     runtime: str = ""
+    podman: bool = False
     own_user: bool = False
     remaps: bool = False
 
@@ -124,6 +133,14 @@ class Host:
         if not self.own_user or spec.root:
             return ""
         return "keep-id:uid={0},gid={0}".format(USER_IDS[spec.party])
+
+    def security(self) -> list[str]:
+        """Each of the two takes the filter of system calls and the paths to hide in its own way
+        (Docker the latter as `MaskedPaths`, which Podman passes over)."""
+        if not self.podman:
+            return ["no-new-privileges", f"seccomp={profile()}"]
+        path = small_file("seccomp.json", profile)
+        return ["no-new-privileges", f"seccomp={path}", f"mask={':'.join(MASKED)}"]
 
 
 @dataclass
@@ -204,7 +221,8 @@ def container(
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "CapAdd": list(ROOT_CAPABILITIES) if spec.root else [],
-            "SecurityOpt": ["no-new-privileges"],
+            "SecurityOpt": host.security(),
+            "MaskedPaths": list(MASKED),
             # What a script prints is the run's, bounded, and nothing of it stays with the engine.
             "LogConfig": {"Type": "none"},
             "Mounts": mounts.as_json(),
@@ -248,9 +266,8 @@ def _mounts(spec: SandboxSpec, places: Places, image: Image, host: Host) -> _Mou
     mounts = _Mounts(_memory_size(spec))
     for path in places.readonly:
         mounts.show(path)
-    for value in (places.certificates or {}).values():
-        if Path(value).exists():
-            mounts.show(Path(value))
+    for path in places.bundles():
+        mounts.show(path)
     for name, text in _accounts(spec, host).items():
         file = f"{name}-{spec.party}-{host.user_inside(replace(spec, root=False))}"
         mounts.show(small_file(file, partial(str, text)), f"/etc/{name}")
@@ -329,7 +346,7 @@ def _hidden(mounts: _Mounts, places: Places, spec: SandboxSpec) -> Iterator[tupl
 
 
 def variables(spec: SandboxSpec, places: Places, image: Image) -> dict[str, str]:
-    """The whole environment; the image's own counts for its PATH alone."""
+    """What is set beside the image's own variables, of which only PATH is looked at."""
     found = environment(replace(spec, base=""), places)
     # They tell of this machine's programs.
     for name in ("UV_PYTHON", "UV_SYSTEM_CERTS", "SHELL"):
