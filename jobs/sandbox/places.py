@@ -60,6 +60,17 @@ class Places:
         for name, value in (self.certificates or {}).items():
             yield from _existing(_named(name, value))
 
+    def gaps(self) -> tuple[str, ...]:
+        """A sentence with the remedy where sandboxes lack certificates that the worker has."""
+        held = self.certificates or {}
+        lost = [n for n in CERTIFICATE_VARIABLES if os.environ.get(n) and n not in held]
+        if not lost:
+            return ()
+        return (
+            f"Sandboxes do not see what {', '.join(lost)} names: let it be the whole path of what "
+            "is there, outside of the data directory (docs/network.md).",
+        )
+
 
 def _existing(paths: Iterable[Path]) -> tuple[Path, ...]:
     """The paths that exist, each followed by what it links to."""
@@ -86,12 +97,12 @@ def visible_certificates(environ: Mapping[str, str], hidden: Iterable[Path] = ()
     """The worker's settings of certificate authorities, which hold inside a sandbox too: what they
     name is shown there, but for what is hidden."""
     ours = [path.resolve() for path in hidden]
-    return {
-        name: value
-        for name in CERTIFICATE_VARIABLES
-        if (value := environ.get(name, ""))
-        and all(_may_be_shown(path, ours) for path in _named(name, value))
-    }
+    found = {}
+    for name in CERTIFICATE_VARIABLES:
+        named = _named(name, environ.get(name, ""))
+        if shown := [str(path) for path in named if _may_be_shown(path, ours)]:
+            found[name] = ":".join(shown)
+    return found
 
 
 def _named(name: str, value: str) -> list[Path]:

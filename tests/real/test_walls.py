@@ -93,3 +93,10 @@ def test_certificate_authorities_are_seen_wherever_they_are(user: User, root: bo
     result = worker.run(["bash", "-c", script], root=root)
     assert result["out"] == "an authorityanother authorityauthorities\nca.pem\n"
     assert result["code"] == 1
+
+
+def test_authorities_that_are_not_there_are_told(user: User) -> None:
+    worker = replace(user, prefix=(*user.prefix, "env", "PIP_CERT=/nowhere/ca.pem"))
+    gaps = worker.run(["true"], limits={})["gaps"]
+    assert any("Sandboxes do not see what PIP_CERT names" in gap for gap in gaps)
+    assert not any("Sandboxes do" in gap for gap in user.run(["true"], limits={})["gaps"])

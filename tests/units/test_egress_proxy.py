@@ -314,6 +314,7 @@ async def test_socks_says_no(egress: FakeEgress, closed_port: int) -> None:
 
 
 async def test_connections_beyond_the_limit_are_turned_away() -> None:
+    """With 503, after which clients try again: pip does not after 429 (docs/network.md)."""
     fake = FakeEgress(max_connections=2)
     held = [await fake.connect() for _ in range(2)]
     for _, writer in held:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.sandbox import accounts, mounts
-from jobs.sandbox.places import Places, visible_certificates
+from jobs.sandbox.places import CERTIFICATE_VARIABLES, Places, visible_certificates
 from tests.fakes.sandbox_specs import build, pairs, spec, variables
 from umpteenth.core.config import load_options
 
@@ -154,11 +154,24 @@ class TestCertificates:
         value = f"/etc:{tmp_path / 'own'}"
         places = Places(tmp_path, certificates=visible_certificates({"SSL_CERT_DIR": value}))
         assert list(places.bundles()) == [Path("/etc"), tmp_path / "own"]
+        assert visible_certificates({"SSL_CERT_DIR": "/etc:/nowhere"}) == {"SSL_CERT_DIR": "/etc"}
         assert visible_certificates({"SSL_CERT_FILE": value}) == {}
 
-    @pytest.mark.parametrize("value", ["", "ca.pem", "/nowhere/ca.pem", "/", "/data:/"])
+    @pytest.mark.parametrize("value", ["", "ca.pem", "/nowhere/ca.pem", "/", "/nowhere:/"])
     def test_what_cannot_be_shown_is_left_out(self, value: str) -> None:
         assert visible_certificates({"SSL_CERT_DIR": value, "SSL_CERT_FILE": value}) == {}
+
+    def test_what_is_left_out_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in CERTIFICATE_VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        assert Places(tmp_path).gaps() == ()
+        monkeypatch.setenv("PIP_CERT", "/nowhere/ca.pem")
+        monkeypatch.setenv("SSL_CERT_DIR", "/etc")
+        places = Places(tmp_path, certificates=visible_certificates(os.environ))
+        [said] = places.gaps()
+        assert said.startswith("Sandboxes do not see what PIP_CERT names: ")
 
     def test_what_is_hidden_stays_hidden(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
