@@ -7,16 +7,20 @@ not have them, so that programs take the older way. Calls of a foreign architect
 end the process, since their numbers mean something else.
 
 The filter is written by libseccomp, once a process, into a sealed file in memory. bwrap reads a
-filter to its end, so that each start gets a descriptor of its own.
+filter to its end, so that each start gets a descriptor of its own. Engines get the same rules as a
+profile (`profile`), in place of their own.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import platform
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 NO_LIBRARY = (
@@ -124,11 +128,11 @@ def _written() -> int:
 
 def _write() -> int:
     """The filter in a file in memory that nobody can change."""
-    rules = build(_library())
+    found = build(_library())
     descriptor = os.memfd_create("sandbox-filter", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as file:
-            rules.export_bpf(file)
+            found.export_bpf(file)
         seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     except OSError as error:
@@ -148,33 +152,63 @@ def _library() -> Any:
     return pyseccomp
 
 
+@dataclass(frozen=True)
+class Rule:
+    """A system call that fails with `error`: always, or if its argument at `index` compares so."""
+
+    call: str
+    error: int
+    index: int = 0
+    comparison: str = ""
+    values: tuple[int, ...] = ()
+
+
+def rules() -> Iterator[Rule]:
+    for name in REFUSED:
+        yield Rule(name, errno.EPERM)
+    for name in ABSENT:
+        yield Rule(name, errno.ENOSYS)
+    for flag in NEW_NAMESPACES.values():
+        # One rule for each: a rule holds only if all of its mask's bits are as it says.
+        yield Rule("clone", errno.EPERM, 0, "MASKED_EQ", (flag, flag))
+    for request in TYPING.values():
+        yield Rule("ioctl", errno.EPERM, 1, "MASKED_EQ", (_LOW_HALF, request))
+    highest = max(FAMILIES)
+    # Also whatever differs only in the half that the kernel ignores.
+    yield Rule("socket", errno.EAFNOSUPPORT, 0, "GT", (highest,))
+    for family in range(highest):
+        if family not in FAMILIES:
+            yield Rule("socket", errno.EAFNOSUPPORT, 0, "EQ", (family,))
+
+
+def profile() -> str:
+    """The rules as Docker and Podman read them. Calls that an architecture lacks are no matter."""
+    found = []
+    for rule in rules():
+        entry = {"names": [rule.call], "action": "SCMP_ACT_ERRNO", "errnoRet": rule.error}
+        if rule.comparison:
+            numbers = dict(zip(("value", "valueTwo"), rule.values, strict=False))
+            comparison = {"index": rule.index, "op": f"SCMP_CMP_{rule.comparison}"}
+            entry["args"] = [comparison | numbers]
+        found.append(entry)
+    return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": found})
+
+
 def build(library: Any) -> Any:
     """The rules, as libseccomp holds them. Raises `FilterUnavailable`."""
     arch = library.Arch
     # Elsewhere clone may take its flags in another place (s390x) or more numbers are in use (MIPS).
     if library.system_arch() not in (arch.X86_64, arch.AARCH64, arch.RISCV64):
         raise FilterUnavailable(OTHER_MACHINE.format(machine=platform.machine()))
-    rules = library.SyscallFilter(library.ALLOW)
-    rules.set_attr(library.Attr.ACT_BADARCH, library.KILL_PROCESS)
-    refuse = library.ERRNO(errno.EPERM)
-    for name in REFUSED:
-        _add(library, rules, refuse, name)
-    for name in ABSENT:
-        _add(library, rules, library.ERRNO(errno.ENOSYS), name)
-    for flag in NEW_NAMESPACES.values():
-        # One rule for each: a rule holds only if all of its mask's bits are as it says.
-        _add(library, rules, refuse, "clone", library.Arg(0, library.MASKED_EQ, flag, flag))
-    for request in TYPING.values():
-        typed = library.Arg(1, library.MASKED_EQ, _LOW_HALF, request)
-        _add(library, rules, refuse, "ioctl", typed)
-    no_family = library.ERRNO(errno.EAFNOSUPPORT)
-    highest = max(FAMILIES)
-    # Also whatever differs only in the half that the kernel ignores.
-    _add(library, rules, no_family, "socket", library.Arg(0, library.GT, highest))
-    for family in range(highest):
-        if family not in FAMILIES:
-            _add(library, rules, no_family, "socket", library.Arg(0, library.EQ, family))
-    return rules
+    found = library.SyscallFilter(library.ALLOW)
+    found.set_attr(library.Attr.ACT_BADARCH, library.KILL_PROCESS)
+    for rule in rules():
+        arguments = []
+        if rule.comparison:
+            comparison = getattr(library, rule.comparison)
+            arguments = [library.Arg(rule.index, comparison, *rule.values)]
+        _add(library, found, library.ERRNO(rule.error), rule.call, *arguments)
+    return found
 
 
 def _add(library: Any, rules: Any, action: int, name: str, *arguments: Any) -> None:

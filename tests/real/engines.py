@@ -19,8 +19,9 @@ from jobs.sandbox.places import find_uv
 IMAGE = "ump-tests:programs"
 BARE_IMAGE = "ump-tests:bare"  # a shell and hardly more: no Python
 PROGRAMS = (
-    *("sh", "bash", "cat", "chmod", "curl", "env", "grep", "head", "id", "ls", "mkdir", "nohup"),
-    *("python3", "rm", "seq", "setsid", "sleep", "touch", "tr", "true", "wc"),
+    *("sh", "bash", "cat", "chmod", "curl", "env", "grep", "head", "id", "ls", "mkdir", "mount"),
+    *("nohup", "python3", "rm", "seq", "setsid", "sleep", "su", "touch", "tr", "true", "unshare"),
+    "wc",
 )
 BARE_PROGRAMS = ("sh", "cat", "id", "ls", "sleep")
 _DIRECTORIES = ("dev", "etc", "home", "proc", "root", "run", "sys")
@@ -61,6 +62,12 @@ class Podman:
     @property
     def options(self) -> dict[str, str]:
         return {"url": self.url, "image": IMAGE}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The options of a whole site."""
+        options = {"ADAPTER": "engine", "ENGINE__URL": self.url, "ENGINE__IMAGE": IMAGE}
+        return {f"UMPTEENTH_SANDBOX__{name}": value for name, value in options.items()}
 
 
 @contextmanager
@@ -156,6 +163,7 @@ class _Tree:
             self._entry(name, tarfile.DIRTYPE)
         for name in ("tmp", "var/tmp"):
             self._entry(name, tarfile.DIRTYPE, mode=0o1777)
+        self._entry("etc/shadow", tarfile.REGTYPE, mode=0o640)
         for name in programs:
             path = shutil.which(name, path="/usr/bin:/usr/sbin")
             assert path is not None, f"{name} is not installed"

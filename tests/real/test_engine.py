@@ -65,8 +65,7 @@ def engine(podman: Podman, tmp_path: Path) -> Engine:
 
 @pytest.fixture(scope="module")
 def site(podman: Podman) -> Iterator[Site]:
-    options = {"ADAPTER": "engine", "ENGINE__URL": podman.url, "ENGINE__IMAGE": IMAGE}
-    made = new_site({f"UMPTEENTH_SANDBOX__{name}": value for name, value in options.items()})
+    made = new_site(podman.variables)
     assert made.run("migrate").returncode == 0
     for job in (JOB, HUNGRY):
         assert made.run("job", "create", "-", input=job).returncode == 0

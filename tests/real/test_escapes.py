@@ -1,5 +1,5 @@
 """The filter of system calls, tried from inside, as the user who runs the tests and as a plain
-user; and that ordinary programs do not notice it (P3, P8, P20).
+user, and in a container of an engine; and that ordinary programs do not notice it (P3, P8, P20).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import pytest
 from jobs.sandbox import mounts, seccomp
 from jobs.sandbox.base import USER_IDS
 from jobs.sandbox.places import find_uv
+from tests.real.adapters import tried
+from tests.real.engines import running_podman
 from tests.real.sandboxes import User, user_who
 
 pytestmark = pytest.mark.real
@@ -59,6 +61,13 @@ def attempt(user: User, **request: Any) -> dict[str, str]:
 @pytest.mark.parametrize("party", USER_IDS)
 def test_what_could_lead_out_is_refused(user: User, party: str) -> None:
     outcomes = attempt(user, party=party)
+    assert len(outcomes) >= 38
+    assert outcomes == {name: OTHER_OUTCOMES.get(name, "EPERM") for name in outcomes}
+
+
+def test_an_engine_refuses_the_same() -> None:
+    with running_podman() as podman, tried("engine", podman) as user:
+        outcomes = attempt(user)
     assert len(outcomes) >= 38
     assert outcomes == {name: OTHER_OUTCOMES.get(name, "EPERM") for name in outcomes}
 

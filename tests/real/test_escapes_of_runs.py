@@ -1,8 +1,8 @@
 """A hostile script in a whole run, beside the run of somebody else: what it tries to reach, and
 what stops it (issue 5, section 6; P3, P7, P8, P22, P26; C06, C14).
 
-As the user who runs the tests and as a plain user, as user `agent` and as root of the sandbox.
-`hostile.py` makes the attempts.
+As the user who runs the tests and as a plain user, as user `agent` and as root of the sandbox; and
+in a container of an engine. `hostile.py` makes the attempts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from uuid import uuid4
 import pytest
 
 from tests.real.conftest import Site, eventually
+from tests.real.engines import running_podman
 from tests.real.plain_sites import USERS, site_of
-from tests.real.remains import Remains, descendants
+from tests.real.remains import Remains, processes
 from tests.real.sandboxes import processes_with
 
 pytestmark = pytest.mark.real
@@ -47,6 +49,7 @@ class Victim:
     key_of_server: str
     argument: str
     secret: str
+    has_engine: bool
     given: dict[str, Any] = field(default_factory=dict)
 
 
@@ -88,17 +91,27 @@ def abstract() -> Iterator[str]:
         yield name
 
 
-@pytest.fixture(scope="module", params=USERS)
+@contextmanager
+def site_with(name: str, variables: dict[str, str]) -> Iterator[Site]:
+    if name != "engine":
+        with site_of(name, variables) as site:
+            yield site
+        return
+    with running_podman() as podman, site_of("own", {**variables, **podman.variables}) as site:
+        yield site
+
+
+@pytest.fixture(scope="module", params=[*USERS, "engine"])
 def victim(
     request: pytest.FixtureRequest, service: tuple[int, str], abstract: str
 ) -> Iterator[Victim]:
     """Its key of a server, its argument and its secret are in no other process's hands."""
     variables = {"UMPTEENTH_MCP__AUTO_CONNECT": "false"}
-    with site_of(request.param, variables) as site:
+    with site_with(request.param, variables) as site:
         done = site.run("migrate")
         assert done.returncode == 0, done.stderr
         key, argument, secret = (uuid4().hex for _ in range(3))
-        found = Victim(site, key, argument, secret)
+        found = Victim(site, key, argument, secret, request.param == "engine")
         assert site.run("secret", "set", "TOKEN", input=found.secret).returncode == 0
         assert site.run("secret", "set", "KEY", input=found.key_of_server).returncode == 0
         command = ["/usr/bin/python3", str(site.code / FAKE), json.dumps({"stderr": argument})]
@@ -124,11 +137,7 @@ def begin_victim(
     eventually(lambda: any(line.startswith(sleeper) for line in processes_with(mark)), "a victim")
     eventually(lambda: processes_with(victim.argument), "the server of the victim")
     [broker] = Remains(site).sockets()
-    pid = next(
-        pid
-        for pid in descendants(site.processes[0].pid)
-        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"sleep\0{mark}".encode())
-    )
+    pid = process_of(f"sleep\0{mark}".encode())
     port, text = service
     return {
         "data_dir": str(site.data_dir),
@@ -144,6 +153,15 @@ def begin_victim(
         "server_key": victim.key_of_server,
         "server_argument": victim.argument,
     }
+
+
+def process_of(command: bytes) -> int:
+    """Of the whole machine: an engine's are no descendants of the worker."""
+    for pid in processes():
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(command):
+                return pid
+    raise AssertionError(command)
 
 
 def own_address() -> str:
@@ -169,6 +187,7 @@ def attack(victim: Victim, name: str, what: str = "", **columns: Any) -> tuple[s
 
 def outcomes_of(events: list[Any]) -> dict[str, str]:
     lines = "".join(event["payload"]["text"] for event in events if event["kind"] == "output")
+    assert lines, events
     found: dict[str, str] = json.loads(lines)
     return found
 
@@ -217,15 +236,28 @@ EXPECTED = {
     "an address of the internet through the proxy": "^PermissionError",  # nothing is there
     "links in outputs": "nothing there",
 }
+# What an engine hides can be opened, and is empty. Its listener was handed over through a socket
+# that nobody listens on any more.
+OF_AN_ENGINE = EXPECTED | {
+    "the keys of others": "nothing there",
+    "how many keys others have": "nothing there",
+    "the kernel's addresses": "nothing there",
+    "a socket or a device": r"^got through: \['/ump/listener.sock'\]$",
+    "another user by su": "Critical error",
+}
 
 
 @pytest.mark.parametrize("root", [False, True], ids=["agent", "root"])
 def test_what_a_hostile_script_gets(victim: Victim, root: bool) -> None:
     name = f"hostile {root}"
     run_id, events = attack(victim, name, run_as_root=root)
+    if root and victim.has_engine:
+        assert "root of this machine too" in victim.site.ask("show", run_id)["error"]
+        return
+    expected = OF_AN_ENGINE if victim.has_engine else EXPECTED
     found = outcomes_of(events)
-    assert set(found) == set(EXPECTED)
-    assert {name: said for name, said in found.items() if not re.search(EXPECTED[name], said)} == {}
+    assert set(found) == set(expected)
+    assert {name: said for name, said in found.items() if not re.search(expected[name], said)} == {}
     # Nothing but the honest file, and each of the others is missed aloud.
     kept = [event["payload"]["name"] for event in events if event["kind"] == "artifact"]
     assert kept == ["..name"]

@@ -43,8 +43,10 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LABEL = "umpteenth.sandbox"  # the runtime directory of the worker that made it
 MAX_USER_PROCESSES = 32_768  # of one user in all sandboxes together; each has its own limit
 CPU_UNIT = 1_000_000_000
-# What nobody sees of /proc and /sys: what bubblewrap covers, and what engines do by themselves.
+# What nobody sees of what the kernel shows: what bubblewrap covers and engines do by themselves,
+# and a place that could be written to.
 MASKED = (
+    "/dev/mqueue",
     *(place for place in COVERED if place.startswith("/proc/")),
     *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/scsi"),
     *("/sys/devices/virtual/powercap", "/sys/firmware"),
