@@ -272,7 +272,9 @@ def test_doctor_tells_limits_from_running_as_root(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("jobs.sandbox.base.gaps", lambda: ("No processors.", "No root."))
     monkeypatch.setattr("jobs.sandbox.base.root_problem", lambda: "No root.")
     found = examine()
-    assert found["limits"] == doctor.Finding("limits", doctor.WARNING, "No processors.")
+    assert found["limits and walls"] == doctor.Finding(
+        "limits and walls", doctor.WARNING, "No processors."
+    )
     assert found["run as root"] == doctor.Finding("run as root", doctor.WARNING, "No root.")
 
 

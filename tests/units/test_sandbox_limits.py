@@ -144,15 +144,15 @@ class TestWhereTheyAreSaid:
     ) -> None:
         monkeypatch.setattr(base, "problem", lambda: problem)
         monkeypatch.setattr(base, "gaps", lambda: gaps)
-        found = doctor.LOOKS["limits"]()
+        found = doctor.LOOKS["limits and walls"]()
         assert (found.state, said in found.text) == (state, True)
 
     def test_doctor_is_no_failure_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        gap = doctor.Finding("limits", doctor.WARNING, "A gap.")
+        gap = doctor.Finding("limits and walls", doctor.WARNING, "A gap.")
         monkeypatch.setattr(doctor, "examine", lambda: iter([gap]))
         result = CliRunner().invoke(doctor.command, standalone_mode=False)
         assert result.return_value == 0
-        assert "! limits: A gap." in result.output
+        assert "! limits and walls: A gap." in result.output
 
 
 MEMORY: dict[str, Any] = {

@@ -196,12 +196,14 @@ def _limits() -> Finding:
     from jobs.sandbox.base import gaps, problem, root_problem
 
     if problem():
-        return Finding("limits", WARNING, "not looked at, since no sandbox starts")
+        return Finding("limits and walls", WARNING, "not looked at, since no sandbox starts")
     found = [gap for gap in gaps() if gap != root_problem()]
     if found:
         # A worker that is started in another way may be able to do more than this command.
-        return Finding("limits", WARNING, " ".join(found))
-    return Finding("limits", OK, "memory, processes, processors and disk, for each sandbox")
+        return Finding("limits and walls", WARNING, " ".join(found))
+    return Finding(
+        "limits and walls", OK, "memory, processes, processors and disk, for each sandbox"
+    )
 
 
 def _run_as_root() -> Finding:
@@ -234,7 +236,7 @@ LOOKS: dict[str, Callable[[], Finding]] = {
     "files": _files,
     "sandbox": _sandbox,
     "default environment": _environment,
-    "limits": _limits,
+    "limits and walls": _limits,
     "run as root": _run_as_root,
     "worker": _worker,
 }
