@@ -18,7 +18,8 @@ from django.core.files.storage import default_storage
 from django.db import transaction
 
 from jobs.models import Artifact, Run
-from jobs.timeline import LostClaim, delete_files
+from jobs.storage.removal import delete_files
+from jobs.timeline import LostClaim
 from umpteenth.core.ids import new_id
 from umpteenth.core.text import clean
 

@@ -1,6 +1,6 @@
 """The calls of a run that may have changed something, for whoever continues it (P76).
 
-Each is known as soon as it is sent, so that also a worker that is killed leaves it behind.
+Each is on record before it is sent, so that also a worker that is killed leaves it behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUCCEEDED, FAILED, UNKNOWN = "succeeded", "failed", "unknown"
 
 @dataclass(frozen=True)
 class Effect:
-    """A call as it is sent, and once more, with the same `key`, as it ended."""
+    """A call before it is sent, and once more, with the same `key`, as it ended."""
 
     key: str
     server: str

@@ -15,11 +15,11 @@ from uuid import UUID
 from django.core.files.storage import default_storage
 from django.db.models import QuerySet
 
-from jobs import timeline
 from jobs.models import Artifact, Blob, Run
 from jobs.sandbox import base as sandbox
 from jobs.sandbox.files import remove_tree
 from jobs.sandbox.homes import Homes
+from jobs.storage.removal import delete_files
 from servers.models import Server
 from umpteenth.core.config import get_options
 
@@ -54,7 +54,7 @@ def _remove_unnamed_files(run_id: UUID) -> None:
         return
     kept = set(Blob.objects.filter(run=run_id).values_list("path", flat=True))
     kept |= set(Artifact.objects.filter(run=run_id).values_list("path", flat=True))
-    timeline.delete_files({f"{folder}/{name}" for name in names} - kept)
+    delete_files({f"{folder}/{name}" for name in names} - kept)
 
 
 def _remove_others(base: Path, rows: QuerySet[Any]) -> list[UUID]:

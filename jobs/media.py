@@ -258,3 +258,9 @@ _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 _TOLD_BY_BYTES: Final = frozenset(
     {UNKNOWN, *(row[2] for row in (*_MAGIC, *_SOUND_MAGIC))}.union(*_ALIASES.values())
 )
+
+
+def artifact_of(part: Any) -> str:
+    """The id of the artifact that a part of a recorded result names; empty where none."""
+    found = part.get("artifact") if isinstance(part, dict) else None
+    return found if isinstance(found, str) else ""

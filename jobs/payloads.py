@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 LIMIT = 16 * 1024  # bytes of a payload as JSON
@@ -107,3 +108,14 @@ def _ends(values: list[Any], limit: int) -> list[Any]:
     head = limit * 2 // 3
     tail = limit - head
     return [*values[:head], f"… {len(values) - limit:,} items left out …", *values[-tail:]]
+
+
+def rough_size(value: Any) -> int:
+    """Bytes in memory, more or less."""
+    if isinstance(value, str):
+        return len(value) + 64
+    if isinstance(value, Mapping):
+        return sum(rough_size(item) for item in value.values()) + 64
+    if isinstance(value, list | tuple):
+        return sum(rough_size(item) for item in value) + 64
+    return 64

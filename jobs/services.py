@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Sum
 from django.utils import timezone
 
-from jobs import lifecycle, payloads, schedule, timeline
+from jobs import lifecycle, payloads, schedule
 from jobs.broker.protocol import (
     MAX_STATE_KEY,
     MAX_STATE_KEYS,
@@ -31,6 +31,7 @@ from jobs.definition import (
     tidy,
 )
 from jobs.models import Artifact, Attachment, Blob, Environment, Job, JobSecret, Run, StateEntry
+from jobs.storage.removal import delete_files
 from secrets_vault.models import Secret
 from secrets_vault.services import may_use
 from servers.models import Server, Tool
@@ -98,6 +99,7 @@ def create_job(*, actor: User | None, data: JobData) -> Job:
     job.next_run_at = _next_run(data.cron, data.timezone, data.enabled)
     try:
         with transaction.atomic():
+            job.environment = _find_environment(data.environment)
             job.save(force_insert=True)
             _replace_attachments(job, data, servers)
             _replace_secrets(job, mapped)
@@ -127,6 +129,7 @@ def update_job(job: Job, *, actor: User | None, data: JobData, version: int) -> 
         columns["next_run_at"] = _next_run(data.cron, data.timezone, data.enabled)
     try:
         with transaction.atomic():
+            columns["environment"] = _find_environment(data.environment)
             if not Job.objects.filter(pk=job.pk, version=version).update(**columns):
                 raise OutdatedEdit(_reload(job.pk))
             _replace_attachments(current, data, servers)
@@ -209,7 +212,7 @@ def delete_job(job: Job, *, actor: User | None) -> None:
         ]
         _audit(actor, "job.delete", current)
         current.delete()
-        transaction.on_commit(lambda: timeline.delete_files(paths))
+        transaction.on_commit(lambda: delete_files(paths))
 
 
 def set_state(
@@ -256,14 +259,14 @@ def _checked(data: JobData) -> JobData:
 
 def _columns(data: JobData) -> dict[str, Any]:
     names = set(JobData.FIELDS) - {"attachments", "secrets", "domains", "environment"}
-    columns = {name: getattr(data, name) for name in names} | {"domains": list(data.domains)}
-    return columns | {"environment": _find_environment(data.environment)}
+    return {name: getattr(data, name) for name in names} | {"domains": list(data.domains)}
 
 
 def _find_environment(name: str) -> Environment | None:
+    """It is not deleted before the transaction has ended."""
     if not name:
         return None
-    found = Environment.objects.filter(name=name).first()
+    found = Environment.objects.select_for_update(no_key=True).filter(name=name).first()
     if found is None:
         raise InvalidJob({"environment": f"There is no environment named {name[:100]}."})
     return found

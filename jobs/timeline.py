@@ -11,7 +11,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -26,6 +27,7 @@ from jobs import media, payloads
 from jobs.effects import Effect, Effects
 from jobs.media import Held, Media
 from jobs.models import Artifact, Blob, Run, RunEvent
+from jobs.storage.removal import delete_files
 from umpteenth.core import clock
 from umpteenth.core.connections import give_back
 from umpteenth.core.ids import new_id
@@ -36,7 +38,6 @@ logger = logging.getLogger(__name__)
 Listener = Callable[[UUID], None]
 
 MAX_BLOB_BYTES = 256 * 1024 * 1024  # of one run; above it only head and tail are kept
-MAX_FAILURES = 3  # to delete a file, one after the other; then nobody waits for more
 _listeners: list[Listener] = []
 
 
@@ -156,6 +157,8 @@ class Recorder:
         self._masker = masker
         self._masking = threading.Lock()
         self._effects = Effects(self.mask)
+        # Calls that are about to be sent, and who waits until they are on record.
+        self._announced: list[tuple[Effect, Future[bool]]] = []
         self._waiting: list[tuple[Event | Held | Effect, int]] = []
         self._bytes = 0
         self._changed = threading.Condition()
@@ -208,11 +211,23 @@ class Recorder:
     def record(self, kind: str, payload: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Hand in an event; returns at once."""
         event = Event(kind, payload or {}, **fields)
-        self._hand_in(event, _rough_size(event.payload))
+        self._hand_in(event, payloads.rough_size(event.payload))
+
+    def announce(self, effect: Effect) -> Future[bool]:
+        """Keep a call on the run before it is sent: it does not wait for events or their bodies.
+
+        The future is false where the run is not this recorder's any more. It is true once the
+        call is on record, and where that failed, which never stops a run.
+        """
+        written: Future[bool] = Future()
+        with self._changed:
+            self._announced.append((effect, written))
+            self._changed.notify_all()
+        return written
 
     def record_effect(self, effect: Effect) -> None:
-        """Keep a call on the run, as it is sent and again as it ended; returns at once."""
-        self._hand_in(effect, _rough_size(effect.arguments))
+        """How an announced call ended, or that it failed before it was sent; returns at once."""
+        self._hand_in(effect, payloads.rough_size(effect.arguments))
 
     def keep_media(self, span: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The parts (`content`) of a call's result, to record with the call's span.
@@ -233,7 +248,7 @@ class Recorder:
         if data is None:
             return dict(part)
         held = Held(new_id(), span, number, part)
-        self._hand_in(held, _rough_size(data))
+        self._hand_in(held, payloads.rough_size(data))
         return {"type": part.get("type"), "artifact": str(held.id)}
 
     def _hand_in(self, item: Event | Held | Effect, size: int) -> None:
@@ -253,8 +268,9 @@ class Recorder:
 
     def _work(self) -> None:
         try:
-            while batch := self._take():
-                self._write([ready for item in batch for ready in self._decoded(item)])
+            while self._await_work():
+                self._write_announced()
+                self._write([ready for item in self._take() for ready in self._decoded(item)])
                 give_back()
             self._effects.close()
             self._write([])
@@ -282,7 +298,7 @@ class Recorder:
         content = event.payload.get("content")
         if not self._kept or not isinstance(content, list):
             return event
-        parts = [self._kept.pop(_artifact_of(part), part) for part in content]
+        parts = [self._kept.pop(media.artifact_of(part), part) for part in content]
         return replace(event, payload={**event.payload, "content": parts})
 
     def _media(self, held: Held) -> Media | str:
@@ -305,12 +321,20 @@ class Recorder:
         name = f"calls/{held.span}-{held.number}.{extension}"
         return Media(held.id, held.span, name, media_type, body)
 
-    def _take(self) -> list[Event | Held | Effect]:
+    def _await_work(self) -> bool:
+        """Wait until there is something to write; False once there will be nothing more."""
         with self._changed:
-            while not self._waiting and not self._closing:
+            while not (self._waiting or self._announced or self._closing):
                 self._changed.wait()
             # What happens together is written together, such as a call's end and the next one.
             self._changed.wait_for(self._is_enough, self.LINGER)
+            return bool(self._waiting or self._announced)
+
+    def _is_enough(self) -> bool:
+        return self._closing or bool(self._announced) or len(self._waiting) >= self.BATCH
+
+    def _take(self) -> list[Event | Held | Effect]:
+        with self._changed:
             batch = self._waiting[: self.BATCH]
             del self._waiting[: self.BATCH]
             self._bytes -= sum(size for _, size in batch)
@@ -318,8 +342,15 @@ class Recorder:
             self._room()
         return [item for item, _ in batch]
 
-    def _is_enough(self) -> bool:
-        return self._closing or len(self._waiting) >= self.BATCH
+    def _write_announced(self) -> None:
+        with self._changed:
+            announced, self._announced = self._announced, []
+        for effect, _ in announced:
+            self._effects.take(effect)
+        if announced:
+            self._write([])
+        for _, written in announced:
+            written.set_result(not self.lost.is_set())
 
     def _write(self, batch: list[Event | Media]) -> None:
         if not (batch or self._effects.is_new) or self.lost.is_set():
@@ -359,7 +390,10 @@ class Recorder:
             if self.lost.wait(self.RETRY):
                 raise LostClaim
 
-    def _store(self, batch: Iterable[Event | Media]) -> None:
+    def _store(self, batch: Sequence[Event | Media]) -> None:
+        if not batch:
+            self._store_effects()
+            return
         prepared: list[Event] = []
         blobs: list[Blob] = []
         artifacts: list[Artifact] = []
@@ -390,6 +424,13 @@ class Recorder:
             self._stored -= sum(blob.size for blob in blobs)
             raise
 
+    def _store_effects(self) -> None:
+        """In one statement, since a call waits for it."""
+        mine = Run.objects.filter(pk=self.run_id, claim_token=self._token, status__in=Run.LIVE)
+        if not mine.update(side_effects=self._effects.value()):
+            raise LostClaim
+        self._effects.is_new = False
+
     def _prepare(self, event: Event) -> tuple[Event, dict[str, bytes]]:
         """Mask before cutting: a value cut in two would not be recognised."""
         payload = dict(event.payload)
@@ -401,7 +442,7 @@ class Recorder:
         return replace(event, payload=cut), bodies
 
     def _admit_loss(self, part: Any) -> Any:
-        if _artifact_of(part) in self._unkept:
+        if media.artifact_of(part) in self._unkept:
             return {**part, "artifact": None, "problem": media.NOT_STORED}
         return part
 
@@ -426,6 +467,8 @@ class Recorder:
         return [row]
 
     def _save_file(self, file_id: UUID, body: bytes) -> str | None:
+        # A storage may take long for each body, and a call must not wait for two hundred.
+        self._write_announced()
         started = time.monotonic()
         if started < self._storage_rests_until:
             return None
@@ -442,27 +485,6 @@ class Recorder:
         return path
 
 
-def _artifact_of(part: Any) -> str:
-    found = part.get("artifact") if isinstance(part, dict) else None
-    return found if isinstance(found, str) else ""
-
-
-def delete_files(paths: Iterable[str]) -> None:
-    """Remove stored bodies; what cannot be removed is logged."""
-    failures = 0
-    for path in paths:
-        if failures == MAX_FAILURES:
-            logger.error("%s and what followed were not deleted: the storage is away", path)
-            return
-        try:
-            default_storage.delete(path)
-        except Exception:  # storages raise errors of their own kinds
-            logger.exception("%s could not be deleted", path)
-            failures += 1
-        else:
-            failures = 0
-
-
 def _with_blobs(event: Event, bodies: Mapping[str, bytes], blobs: Mapping[str, Blob]) -> Event:
     if not bodies:
         return event
@@ -476,13 +498,3 @@ def _with_blobs(event: Event, bodies: Mapping[str, bytes], blobs: Mapping[str, B
 def _unstored(event: Event, error: Exception) -> Event:
     message = f"An event of kind {event.kind} could not be stored: {type(error).__name__}."
     return Event("error", {"message": message}, span=event.span, at=event.at)
-
-
-def _rough_size(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value) + 64
-    if isinstance(value, Mapping):
-        return sum(_rough_size(item) for item in value.values()) + 64
-    if isinstance(value, list | tuple):
-        return sum(_rough_size(item) for item in value) + 64
-    return 64

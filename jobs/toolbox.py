@@ -37,6 +37,8 @@ LIMIT_NOTE = (
 MAX_PROGRESS = 100  # reports of one call on the timeline
 PROGRESS_INTERVAL = 1.0  # seconds between two of them at least
 WAITING_SHOWS = 0.1  # seconds until a call that waits for a slot is on the timeline
+ON_RECORD_WITHIN = 2.0  # seconds that a call with side effects waits to be on record
+NOT_OURS = "the run is not this worker's any more; nothing was sent"
 NEVER_ANSWERED = "the script or its run ended before the answer came"
 
 # What may be done with a server now, from the database.
@@ -184,7 +186,15 @@ class Toolbox:
         if reason := link.permission.refusal(call.tool):
             self._line.leave(ticket)
             raise self._refused(link, call.tool.name, reason, span=call.span)
-        call.send()
+        try:
+            may_send = await call.announce()
+        except asyncio.CancelledError:
+            self._line.leave(ticket)
+            raise
+        if not may_send:
+            self._line.leave(ticket)
+            return CallResult(ok=False, text="", error=NOT_OURS)
+        call.sent = True
         return await link.call(
             call.tool.name,
             call.arguments,
@@ -275,6 +285,7 @@ class _Call:
         self._started = time.monotonic()
         self._at = clock.now()
         self._begun = False
+        self._announced = False
         self._reports = 0
         self._reported_at = float("-inf")
 
@@ -289,17 +300,22 @@ class _Call:
             payload = {**self._name, "arguments": self.arguments}
             self._recorder.record("tool.call", payload, span=self.span, at=self._at)
 
-    def send(self) -> None:
-        """What has side effects is kept before the server hears of it (P76)."""
-        self.sent = True
-        self._keep(UNKNOWN)
+    async def announce(self) -> bool:
+        """Have what has side effects on record before the server hears of it (P76).
 
-    def _keep(self, outcome: str) -> None:
-        if not self.tool.read_only:
-            name = (self.link.server.name, self.tool.name)
-            self._recorder.record_effect(
-                Effect(self._key, *name, self.arguments, self._at, outcome)
-            )
+        Bounded: a database or storage that hangs must not keep a script from its tools. False
+        where the run belongs to somebody else, so that the call must not be made.
+        """
+        if self.tool.read_only:
+            return True
+        self._announced = True
+        written = asyncio.wrap_future(self._recorder.announce(self._effect(UNKNOWN)))
+        await asyncio.wait({written}, timeout=ON_RECORD_WITHIN)
+        return not written.done() or written.result()
+
+    def _effect(self, outcome: str) -> Effect:
+        name = (self.link.server.name, self.tool.name)
+        return Effect(self._key, *name, self.arguments, self._at, outcome)
 
     def unanswered(self) -> CallResult:
         """What stands in place of a result that nobody waits for any more."""
@@ -318,8 +334,8 @@ class _Call:
         self._recorder.record("tool.progress", payload, span=self.span)
 
     def end(self, result: CallResult) -> None:
-        if self.sent and not self.in_doubt:
-            self._keep(SUCCEEDED if result.ok else FAILED)
+        if self._announced and not self.in_doubt:
+            self._recorder.record_effect(self._effect(SUCCEEDED if result.ok else FAILED))
         if self.span:
             ms = (time.monotonic() - self._started) * 1000
             content = self._recorder.keep_media(self.span, result.content)

@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -73,9 +74,21 @@ class ListRecorder:
     effects: list[Effect] = field(default_factory=list)
     masker: Masker = field(default_factory=lambda: Masker({}))
     full: bool = False
+    # What a call that waits to be on record hears; None: nothing until `written` has a result.
+    answer: bool | None = True
+    announced: asyncio.Event = field(default_factory=asyncio.Event)
+    written: Future[bool] = field(default_factory=Future)
 
     def record(self, kind: str, payload: Mapping[str, Any] | None = None, **fields: Any) -> None:
         self.events.append(timeline.Event(kind, payload or {}, **fields))
+
+    def announce(self, effect: Effect) -> Future[bool]:
+        self.effects.append(effect)
+        self.written = Future()
+        if self.answer is not None:
+            self.written.set_result(self.answer)
+        self.announced.set()
+        return self.written
 
     def record_effect(self, effect: Effect) -> None:
         self.effects.append(effect)

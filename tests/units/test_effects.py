@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.core.files.storage import default_storage
 from django.test import Client
 
+from jobs import toolbox
 from jobs.effects import MAX_ARGUMENTS, MAX_CALLS, MAX_TOOL, MORE_AT_ONCE, Effect, Effects
 from jobs.models import Run
+from jobs.payloads import LIMIT
 from jobs.timeline import Recorder
 from jobs.toolbox import ToolNotFound
 from servers.mcp.types import CallResult, ConnectionLost
-from tests.fakes.executions import wait_for
 from tests.fakes.runs import FakeServers, make_job
 from tests.fakes.timelines import run_of
 from tests.fakes.toolboxes import CAP, Bench, OnABench, call
@@ -28,6 +32,12 @@ SECRET = "s3cr3t-horse-battery"
 def effect(key: str = "k", outcome: str = "unknown", **fields: Any) -> Effect:
     values: dict[str, Any] = {"server": "shop", "tool": "order", "arguments": {"n": 1}, "at": AT}
     return Effect(key, outcome=outcome, **(values | fields))
+
+
+async def turns() -> None:
+    """Let every task come to where it has to wait for something."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 def effects() -> Effects:
@@ -156,6 +166,54 @@ class TestCallsOfTheToolbox(OnABench):
         await asyncio.wait({waiting})
         assert [effect.outcome for effect in bench.recorder.effects] == ["unknown"]
 
+    async def test_nothing_is_sent_before_it_is_on_record(
+        self, bench: Bench, servers: FakeServers
+    ) -> None:
+        bench.recorder.answer = None
+        bench.attach("good")
+        waiting = asyncio.create_task(call(bench))
+        await asyncio.wait_for(bench.recorder.announced.wait(), CAP)
+        await turns()
+        assert servers["good"].calls == []
+        bench.recorder.written.set_result(True)
+        assert (await waiting).ok
+        assert len(servers["good"].calls) == 1
+
+    async def test_it_does_not_wait_for_ever(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A database that hangs keeps nobody from his tools."""
+        monkeypatch.setattr(toolbox, "ON_RECORD_WITHIN", 0.01)
+        bench.recorder.answer = None
+        bench.attach("good")
+        assert (await call(bench)).ok
+        assert [effect.outcome for effect in bench.recorder.effects] == ["unknown", "succeeded"]
+
+    async def test_a_run_of_somebody_else_sends_nothing(
+        self, bench: Bench, servers: FakeServers
+    ) -> None:
+        bench.recorder.answer = False
+        bench.attach("good")
+        result = await call(bench)
+        assert (result.ok, result.error) == (False, toolbox.NOT_OURS)
+        assert servers["good"].calls == []
+        await turns()
+        assert bench.store.tickets == []
+
+    async def test_a_script_that_goes_away_before_it_is_sent_leaves_no_doubt(
+        self, bench: Bench, servers: FakeServers
+    ) -> None:
+        bench.recorder.answer = None
+        bench.attach("good")
+        waiting = asyncio.create_task(call(bench))
+        await asyncio.wait_for(bench.recorder.announced.wait(), CAP)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert [effect.outcome for effect in bench.recorder.effects] == ["unknown", "failed"]
+        assert servers["good"].calls == []
+        await turns()
+        assert bench.store.tickets == []
+
     async def test_what_only_reads_or_is_never_sent_is_no_side_effect(self, bench: Bench) -> None:
         """P73"""
         bench.attach("good", allowed=("look",))
@@ -182,8 +240,7 @@ class TestOnTheRun:
         self, run: Run, recorder: Recorder
     ) -> None:
         """A worker that is killed leaves it behind."""
-        recorder.record_effect(effect(arguments={"key": SECRET}))
-        wait_for(lambda: bool(self.reload(run).get("calls")))
+        assert recorder.announce(effect(arguments={"key": SECRET})).result(CAP)
         [call] = self.reload(run)["calls"]
         assert (call["outcome"], call["arguments"]) == ("unknown", '{"key": "[secret TOKEN]"}')
         recorder.record_effect(effect(outcome="succeeded"))
@@ -192,7 +249,7 @@ class TestOnTheRun:
 
     def test_the_last_count_is_written_at_the_end(self, run: Run, recorder: Recorder) -> None:
         for number in range(MAX_CALLS + 7):
-            recorder.record_effect(effect(str(number)))
+            recorder.announce(effect(str(number)))
         recorder.close()
         assert self.reload(run)["more"] == 7
 
@@ -200,10 +257,44 @@ class TestOnTheRun:
         self, run: Run, recorder: Recorder
     ) -> None:
         Run.objects.update(claim_token="another")
-        recorder.record_effect(effect())
+        assert recorder.announce(effect()).result(CAP) is False
         recorder.close()
         assert self.reload(run) == {}
         assert recorder.lost.is_set()
+
+    def test_it_does_not_wait_for_bodies_that_a_storage_takes_long_for(
+        self, run: Run, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is written before the next body, and not after those of two hundred events."""
+        storing, go_on = threading.Event(), threading.Event()
+        announced: list[Future[bool]] = []
+        seen: list[bool] = []
+
+        def save(name: str, content: Any) -> str:
+            if not storing.is_set():
+                storing.set()
+                go_on.wait(CAP)
+            else:
+                seen.append(announced[0].done())
+            return name
+
+        monkeypatch.setattr(default_storage, "save", save)
+        for _ in range(2):
+            recorder.record("output", {"text": "x" * LIMIT * 2})
+        assert storing.wait(CAP)
+        announced.append(recorder.announce(effect()))
+        go_on.set()
+        recorder.close()
+        assert seen == [True]
+
+    def test_a_database_that_refuses_it_stops_no_run(
+        self, run: Run, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_batch: Any) -> None:
+            raise ValueError("a value that the database does not take")
+
+        monkeypatch.setattr(recorder, "_store", refuse)
+        assert recorder.announce(effect()).result(CAP)
 
     def reload(self, run: Run) -> dict[str, Any]:
         value: dict[str, Any] = Run.objects.values_list("side_effects", flat=True).get(pk=run.pk)

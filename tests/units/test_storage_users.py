@@ -16,7 +16,8 @@ from django.test import Client
 from jobs import services
 from jobs.leftovers import remove_leftovers
 from jobs.models import Blob, Run, StoredFile
-from jobs.timeline import Recorder, delete_files
+from jobs.storage.removal import delete_files
+from jobs.timeline import Recorder
 from tests.fakes.executions import execute, without_a_machine
 from tests.fakes.runs import make_job, payloads_of
 from tests.fakes.s3 import FakeS3, fake_s3, options_for
