@@ -139,7 +139,10 @@ def _store(run_id: UUID, token: str, found: Found, media_type: str) -> None:
 
 def _unused(name: str, taken: set[str]) -> str:
     """The name as it can be shown and sent; two that look the same then are numbered."""
-    path = PurePosixPath(clean(name).replace("\n", " ").strip()[:MAX_NAME] or "file")
+    shown = clean(name).replace("\n", " ").strip()[:MAX_NAME]
+    # Files may have names such as `. `, of which nothing is left that is one.
+    parts = [part for part in shown.split("/") if part.strip() not in ("", ".", "..")]
+    path = PurePosixPath("/".join(parts) or "file")
     found, number = str(path), 1
     while found in taken:
         number += 1

@@ -101,6 +101,19 @@ def test_names_that_look_the_same_are_numbered_and_cost_no_file(
     assert kept(tmp_path, ListRecorder()) == shown
 
 
+def test_names_that_are_none_once_they_are_cleaned_cost_no_file(tmp_path: Path) -> None:
+    for name in (". ", " .", ".. ", "\x01", "z"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "..\x02").mkdir()
+    (tmp_path / "..\x02" / "inner").write_text("deep")
+    recorder = ListRecorder()
+    found = kept(tmp_path, recorder)
+    assert errors(recorder) == []
+    assert len(found) == 6
+    assert {"file", "file (2)", "file (3)", "z"} <= set(found)
+    assert not any(part in ("", ".", "..") for name in found for part in name.split("/"))
+
+
 def test_a_name_that_masking_makes_longer_still_fits(tmp_path: Path) -> None:
     recorder = ListRecorder()
     for number in range(10):
