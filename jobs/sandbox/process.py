@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from jobs.sandbox.base import Exit, Facts, Limits, SandboxError, SandboxProcess, SandboxSpec
 from jobs.sandbox.cgroups import Cgroups, Group, Usage
@@ -186,16 +185,19 @@ class _End:
         """From the launcher's thread, once no process is left."""
         if error:
             logger.warning("a sandbox ended with %d: %s", code, error)
-        usage = self.group.usage()
-        self.group.remove()
+        usage = Usage()
 
         def resolve() -> None:
             if not self.exited.done():
                 self.exited.set_result(self._exit(code, error, usage))
 
-        # The loop may have been closed by then; nobody waits any more.
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(resolve)
+        try:
+            usage = self.group.usage()
+            self.group.remove()
+        finally:  # whoever waits hears of it, whatever becomes of the group
+            # The loop may have been closed by then; nobody waits any more.
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(resolve)
 
     def _exit(self, code: int, error: str, usage: Usage) -> Exit:
         memory = too_much_memory(self.limits) if usage.out_of_memory else ""
@@ -221,15 +223,20 @@ def watch_disk(spec: SandboxSpec, exited: asyncio.Future[Exit], end: Callable[[s
         written["/workspace"] = spec.workspace
     watches = []
     if written:
-        on_excess = partial(end, too_much_disk(spec.limits))
-        directories = list(written.values())
-        watches.append(keep_within(spec.limits.disk, directories, on_excess, inside=list(written)))
+        watch = keep_within(
+            spec.limits.disk,
+            list(written.values()),
+            end,
+            too_much=too_much_disk(spec.limits),
+            inside=list(written),
+        )
+        watches.append(watch)
     if spec.home is not None:
-        on_excess = partial(end, too_large_home(spec.home_limit))
         watch = keep_within(
             spec.home_limit,
             [spec.home],
-            on_excess,
+            end,
+            too_much=too_large_home(spec.home_limit),
             inside=[f"/home/{spec.party}"],
             every=HOME_INTERVAL,
             at_once=True,

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pytest
 
-from jobs.sandbox import cgroups
+from jobs.sandbox import cgroups, disk
 from jobs.sandbox.hierarchies import find_hierarchies
 from tests.real.sandboxes import PLAIN_ID, PROJECT, User, user_who
 
@@ -248,6 +248,109 @@ def test_files_that_were_deleted_count_while_they_are_open(user: User, workspace
     limits = {"disk": 32 * MIB}
     result = run(user, ["bash", "-c", script], limits, workspace=str(workspace))
     assert result["ended"]["broken_limit"] == "it used more than its 32 MiB of disk"
+
+
+HOLD = """
+import ctypes, os, platform, shutil, socket, sys, threading, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+near, far = socket.socketpair()
+kept = []
+
+def make():
+    file = open("f", "w+b")
+    file.write(bytes(20 * 2**20))
+    file.flush()
+    os.unlink("f")
+    return file
+
+def mapped():
+    file = make()
+    libc.mmap(None, ctypes.c_size_t(4096), 1, 2, file.fileno(), ctypes.c_long(0))  # a private page
+    file.close()
+
+def under_way():
+    file = make()
+    socket.send_fds(near, [b"x"], [file.fileno()])
+    file.close()
+
+def of_a_thread():
+    libc.unshare(0x400)  # CLONE_FILES
+    kept.append(make())
+    time.sleep(60)
+
+def executed():
+    shutil.copy("/usr/bin/sleep", "program")
+    with open("program", "ab") as file:
+        file.write(bytes(20 * 2**20))
+    os.posix_spawn("program", ["sleep", "60"], {})
+    time.sleep(0.1)
+    os.unlink("program")
+
+def without_its_first_thread():
+    kept.append(make())
+
+form = globals()[sys.argv[1]]
+for _ in range(2):
+    if form is of_a_thread:
+        threading.Thread(target=form).start()
+        time.sleep(0.2)
+    else:
+        form()
+print("held", flush=True)
+if form is without_its_first_thread:
+    threading.Thread(target=time.sleep, args=(SECONDS,)).start()
+    libc.syscall({"x86_64": 60}.get(platform.machine(), 93), 0)
+time.sleep(SECONDS)
+"""
+
+
+def hold(user: User, workspace: Path, form: str, seconds: int, **request: Any) -> dict[str, Any]:
+    """Two files of 20 MiB that have no name any more."""
+    argv = [PYTHON, "-c", HOLD.replace("SECONDS", str(seconds)), form]
+    result = run(user, argv, {"disk": 32 * MIB}, workspace=str(workspace), **request)
+    assert result["out"] == "held\n", result["err"]
+    return result
+
+
+@pytest.mark.parametrize("form", ["of_a_thread", "without_its_first_thread", "executed"])
+def test_files_without_a_name_count_however_they_are_held(
+    user: User, workspace: Path, form: str
+) -> None:
+    result = hold(user, workspace, form, 60)
+    assert result["ended"]["broken_limit"] == "it used more than its 32 MiB of disk"
+
+
+@pytest.mark.parametrize("form", ["mapped", "under_way"])
+def test_what_cannot_be_counted_may_not_be_held_where_the_disk_is_nearly_full(
+    user: User, workspace: Path, form: str
+) -> None:
+    """The size of a mapped file is told to root, that of one on its way to nobody."""
+    is_counted = form == "mapped" and os.geteuid() == 0 and not user.prefix
+    result = hold(user, workspace, form, 60 if is_counted else 3)
+    counted = "it used more than its 32 MiB of disk" if is_counted else ""
+    assert result["ended"]["broken_limit"] == counted
+    result = hold(user, workspace, form, 60, floor=2**62)
+    assert result["ended"]["broken_limit"] == (counted or disk.NO_ROOM)
+
+
+def test_where_the_disk_is_nearly_full_all_others_go_on(user: User, workspace: Path) -> None:
+    program = "import time; f = open('f', 'w'); time.sleep(2.5)"
+    result = python(user, program, {}, workspace=str(workspace), floor=2**62)
+    assert (result["code"], result["ended"]["broken_limit"]) == (0, "")
+
+
+def test_a_watch_changes_no_file_of_a_script(user: User, workspace: Path) -> None:
+    """Also while others vanish under it, and du does not come to its end."""
+    script = (
+        "touch kept; chmod 444 kept; mkdir own; chmod 500 own; stat -c '%a %Z' kept own; "
+        "for n in {1..6}; do mkdir -p d/{1..400}/{1..4}; rm -r d; done; mkdir z; chmod 0 z; sleep 3"
+        "; stat -c '%a %Z' kept own"
+    )
+    result = run(user, ["bash", "-c", script], {}, workspace=str(workspace))
+    lines = result["out"].splitlines()
+    assert len(lines) == 4
+    assert lines[:2] == lines[2:]
 
 
 def test_a_server_is_held_like_the_script(user: User) -> None:

@@ -75,6 +75,7 @@ WITHOUT_DJANGO = (
     "jobs.network",
     "jobs.permission",
     "jobs.schedule",
+    "jobs.sandbox.deleted",
     "jobs.sandbox.disk",
     "jobs.sandbox.egress",
     "jobs.sandbox.hierarchies",

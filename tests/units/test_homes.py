@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from jobs.sandbox import disk
+import pytest
+
+from jobs.sandbox import disk, files
 from jobs.sandbox.homes import Homes
 from umpteenth.core.config import load_options
 from umpteenth.core.ids import new_id
@@ -52,6 +55,8 @@ def test_a_cleared_home_is_gone_with_everything_in_it(tmp_path: Path) -> None:
     (home / "locked").mkdir(mode=0o000)
     kept = homes.make(other)
     homes.clear(cleared)
+    assert not home.exists()
+    assert homes.remove_cleared() == 1
     assert list(homes.folder.iterdir()) == [kept]
     assert outside.is_dir()
     homes.clear(cleared)  # there is none any more
@@ -60,6 +65,25 @@ def test_a_cleared_home_is_gone_with_everything_in_it(tmp_path: Path) -> None:
 
 async def test_one_that_is_full_before_its_server_starts_is_noticed_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * MIB)
-    full = asyncio.Event()
-    await disk.keep_within(MIB // 2, [tmp_path], full.set, inside=["/x"], every=3600, at_once=True)
-    assert full.is_set()
+    said: list[str] = []
+    await disk.keep_within(
+        MIB // 2, [tmp_path], said.append, too_much="full", inside=["/x"], every=3600, at_once=True
+    )
+    assert said == ["full"]
+
+
+def test_root_changes_no_rights_of_what_it_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that goes on in its cleared home could put a link in the way of a chmod."""
+    commands: list[str] = []
+
+    def note(command: Sequence[str], **_: Any) -> None:
+        commands.append(command[0])
+
+    monkeypatch.setattr(files.shutil, "rmtree", lambda path: None)
+    monkeypatch.setattr(files.subprocess, "run", note)
+    for user in (0, 1000):
+        monkeypatch.setattr(files.os, "geteuid", lambda user=user: user)
+        files.remove_tree(tmp_path)
+    assert commands == ["rm", "chmod", "rm"]
