@@ -87,7 +87,7 @@ def tidy(stopping: threading.Event) -> None:
     while True:
         try:
             remove_leftovers()
-        except (DatabaseError, OSError):
+        except Exception:  # the next look may come to more, and nobody else looks
             logger.warning("leftovers could not be removed", exc_info=True)
         finally:
             connection.close()

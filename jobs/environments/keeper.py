@@ -7,12 +7,11 @@ import logging
 import threading
 import time
 
-from django.db import DatabaseError, connection
+from django.db import connection
 
 from jobs import presence
 from jobs.environments import builds
 from jobs.models import Worker
-from jobs.sandbox.base import SandboxError
 from jobs.sandbox.programs import default_environment
 
 logger = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ def keep(stopping: threading.Event) -> None:
     while True:
         try:
             is_known = keeper.look(time.monotonic())
-        except (DatabaseError, OSError, SandboxError):
+        except Exception:  # the next look may come to more, and nobody else looks
             logger.warning("the environments could not be looked after", exc_info=True)
         finally:
             connection.close()

@@ -202,7 +202,10 @@ class Bubblewrap:
         descriptors = self._descriptors(spec, privileged)
         try:
             command = self._command_line(IS_FILTERED, spec, privileged)
-            group = self._cgroups.make(spec.limits)
+            try:
+                group = self._cgroups.make(spec.limits)
+            except OSError as error:
+                return f"The limits of a sandbox could not be set: {error}"
             try:
                 port = PROXY_PORT if spec.egress is not None else None
                 return probe(self._launcher, command, descriptors, group.entrances, port)

@@ -82,8 +82,12 @@ class Group:
     def remove(self) -> None:
         """Delete it, at once where its processes are gone, else as soon as they are."""
         left = [path for path in self._directories if not _remove_empty(path)]
-        if left:
+        if not left:
+            return
+        try:
             threading.Thread(target=_remove, args=(left,), name="cgroups", daemon=True).start()
+        except RuntimeError:  # no thread to be had
+            _remove(left)
 
 
 class Cgroups:

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import itertools
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -18,8 +19,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jobs.sandbox.launcher import receive
+
+logger = logging.getLogger(__name__)
 
 # exit code, and why it could not be started ("" otherwise); called once, in the reader's thread.
 OnExit = Callable[[int, str], None]
@@ -146,10 +150,17 @@ class LauncherClient:
 
     def _ensure_locked(self) -> _Connection:
         if self._connection is None:
-            self._connection = connection = _connect()
-            threading.Thread(
+            connection = _connect()
+            reader = threading.Thread(
                 target=self._read, args=(connection,), name="sandbox-launcher", daemon=True
-            ).start()
+            )
+            try:
+                reader.start()
+            except RuntimeError as error:  # nobody would hear of an exit
+                connection.sock.close()
+                connection.process.wait()
+                raise LauncherUnusable(str(error)) from None
+            self._connection = connection
         return self._connection
 
     def _read(self, connection: _Connection) -> None:
@@ -161,16 +172,10 @@ class LauncherClient:
                 break
             if not data:
                 break
-            message = json.loads(data)
-            name = message.get("id", "")
-            if message.get("event") == "listener":
-                _hand_over(connection, name, descriptors, message.get("error", ""))
-            elif message.get("event") == "exit":
-                connection.listeners.pop(name, None)
-                fault = connection.faults.pop(name, "") or message["error"]
-                on_exit = connection.waiting.pop(name, None)
-                if on_exit is not None:
-                    on_exit(message["code"], fault)
+            try:
+                _hand_on(connection, json.loads(data), descriptors)
+            except Exception:  # the exits of all others come through here
+                logger.exception("a message of the sandbox launcher came to nothing")
         with self._lock:
             if self._connection is connection:
                 self._connection = None
@@ -179,7 +184,22 @@ class LauncherClient:
         connection.sock.close()
         connection.process.wait()
         for on_exit in left:
-            on_exit(KILLED, "the sandbox launcher ended")
+            try:
+                on_exit(KILLED, "the sandbox launcher ended")
+            except Exception:
+                logger.exception("the end of a sandbox came to nothing")
+
+
+def _hand_on(connection: _Connection, message: dict[str, Any], descriptors: list[int]) -> None:
+    name = message.get("id", "")
+    if message.get("event") == "listener":
+        _hand_over(connection, name, descriptors, message.get("error", ""))
+    elif message.get("event") == "exit":
+        connection.listeners.pop(name, None)
+        fault = connection.faults.pop(name, "") or message["error"]
+        on_exit = connection.waiting.pop(name, None)
+        if on_exit is not None:
+            on_exit(message["code"], fault)
 
 
 def _hand_over(connection: _Connection, name: str, descriptors: list[int], error: str) -> None:

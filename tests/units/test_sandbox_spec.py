@@ -11,11 +11,13 @@ import pytest
 
 from jobs.network import NetworkRules
 from jobs.sandbox import base, bubblewrap, mounts, probe, seccomp, spawner
-from jobs.sandbox.base import Bind, SandboxError, SandboxSpec, SandboxUnavailable
+from jobs.sandbox.base import Bind, Limits, SandboxError, SandboxSpec, SandboxUnavailable
 from jobs.sandbox.bubblewrap import Bubblewrap
+from jobs.sandbox.cgroups import Cgroups, Group
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.egress.rules import EgressRules
 from jobs.sandbox.files import NODE_PRELOAD_SOURCE, remove_tree
+from jobs.sandbox.launcher_client import LauncherClient
 from jobs.sandbox.places import Places
 from servers.mcp.types import ServerUnavailable
 from tests.fakes.sandbox_specs import BrokenLauncher, build, pairs, spec, variables
@@ -345,6 +347,19 @@ def test_a_missing_program_is_named(
         shutil, "which", lambda name: None if name == missing else f"/usr/bin/{name}"
     )
     assert said in Bubblewrap(Places(data_dir), BrokenLauncher()).problem()
+
+
+def test_groups_that_cannot_be_made_are_a_problem_and_no_error(data_dir: Path) -> None:
+    class Privileged(LauncherClient):
+        def ensure(self) -> bool:
+            return True
+
+    class Full(Cgroups):
+        def make(self, limits: Limits) -> Group:
+            raise OSError(28, "No space left on device")
+
+    adapter = Bubblewrap(Places(data_dir), Privileged(), Full([]))
+    assert "limits of a sandbox could not be set: [Errno 28] No space" in adapter.problem()
 
 
 def test_without_libseccomp_nothing_starts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
