@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,8 @@ from jobs.sandbox.runtime import small_file
 UMP_SOURCE = Path(__file__).parents[1] / "ump" / "ump.py"
 CONNECT_SOURCE = Path(__file__).with_name("egress") / "connect.py"
 NODE_PRELOAD_SOURCE = Path(__file__).with_name("egress") / "proxy.cjs"
+
+REMOVE_TIMEOUT = 300.0  # seconds; what somebody fills all the while is never gone
 
 
 def ump_program() -> Path:
@@ -42,11 +45,19 @@ def node_preload() -> Path:
 def remove_tree(path: Path) -> None:
     """Delete a directory that a hostile program has filled; missing is fine.
 
-    Call it when no process of the sandbox is left. Links are removed, not followed.
+    Links are removed, not followed. A process of the sandbox that is left may keep some of it
+    there: try again later.
     """
     with contextlib.suppress(OSError, RecursionError):
         shutil.rmtree(path)
     if path.is_dir() and not path.is_symlink():
-        # Directories without permissions (plain user), or deeper than Python's stack.
-        subprocess.run(["chmod", "-R", "u+rwX", "--", str(path)], check=False, capture_output=True)
-        subprocess.run(["rm", "-rf", "--", str(path)], check=False, capture_output=True)
+        # Deeper than Python's stack, or directories without permissions. Those are in root's way
+        # nowhere, and where a process is left, it could have his chmod follow a link out.
+        if os.geteuid() != 0:
+            _run("chmod", "-R", "u+rwX", "--", str(path))
+        _run("rm", "-rf", "--", str(path))
+
+
+def _run(*command: str) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, check=False, capture_output=True, timeout=REMOVE_TIMEOUT)

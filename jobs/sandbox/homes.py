@@ -54,17 +54,16 @@ class Homes:
         return used_bytes([home]) if home.is_dir() else 0
 
     def clear(self, server_id: UUID) -> None:
-        """Delete what is in it; a process that uses it at this moment loses it.
+        """Put it out of the way at once: a start makes a new one, what runs goes on in the old one.
 
-        It is out of the way at once: a start meanwhile makes a new one.
+        `remove_cleared` deletes it, which may take longer than anybody waits for a page.
         """
         cleared = self.folder / f"{CLEARED}{secrets.token_hex(8)}"
         with contextlib.suppress(FileNotFoundError):
             self._path(server_id).rename(cleared)
-            remove_tree(cleared)
 
     def remove_cleared(self) -> int:
-        """Delete what was cleared by somebody who did not come to an end; how many there were."""
+        """Delete what was cleared; how many homes that were."""
         left = list(self.folder.glob(f"{CLEARED}*"))
         for path in left:
             remove_tree(path)

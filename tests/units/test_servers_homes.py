@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,19 +30,34 @@ class FakeHomes:
     def __init__(self) -> None:
         self.held = 132 * MIB
         self.cleared: list[Any] = []
+        self.removed = 0
+        self.error: OSError | None = None
+        self.while_counting: Callable[[], None] = lambda: None
+        self.counted = 0
 
     def size(self, server_id: Any) -> int:
+        self.counted += 1
+        self.while_counting()
         return self.held
 
     def clear(self, server_id: Any) -> None:
+        # Whoever is killed now leaves a trace, and nothing that is lost without one.
+        assert AuditEntry.objects.filter(action="server.clear_home").exists()
+        if self.error is not None:
+            raise self.error
         self.cleared.append(server_id)
         self.held = 0
+
+    def remove_cleared(self) -> int:
+        self.removed += 1
+        return 1
 
 
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> FakeHomes:
     found = FakeHomes()
     monkeypatch.setattr(homes, "_keepers", [lambda: found])
+    monkeypatch.setattr(homes, "_sizes", homes.Sizes())
     monkeypatch.setattr(mcp_home, "setup", lambda: None)
     return found
 
@@ -70,7 +86,7 @@ def test_one_that_is_too_large_says_what_that_means(
 ) -> None:
     kept.held = kept.limit + 1
     said = page(administrator_client, stdio_server(), "home/")
-    assert "it is not started until its home is cleared" in said
+    assert "it is ended soon after each start until its home is cleared" in said
     assert "/home/clear/" in said
 
 
@@ -101,6 +117,49 @@ def test_it_is_cleared_without_javascript_and_in_the_audit_log(
     assert (entry.object_name, entry.details) == ("everything", {"bytes": 132 * MIB})
 
 
+def test_homes_are_counted_one_after_the_other(member_client: Client, kept: FakeHomes) -> None:
+    """Whoever asks meanwhile is told at once, and asks again."""
+    one, other = stdio_server(), stdio_server(name="other")
+    meanwhile: list[str] = []
+    kept.while_counting = lambda: meanwhile.append(page(member_client, other, "home/"))
+    assert "132.0" in page(member_client, one, "home/")
+    [said] = meanwhile
+    assert "Being counted" in said
+    assert f"/servers/{other.pk}/home/" in said
+    assert kept.counted == 1
+    page(member_client, one, "home/")
+    assert kept.counted == 1
+    kept.while_counting = lambda: None
+    assert "132.0" in page(member_client, other, "home/")
+
+
+def test_nobody_counts_with_a_connection_to_the_database(
+    member_client: Client, kept: FakeHomes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(homes, "give_back", lambda: order.append("given back"))
+    kept.while_counting = lambda: order.append("counted")
+    page(member_client, stdio_server(), "home/")
+    assert order == ["given back", "counted"]
+
+
+def test_a_page_waits_for_no_deletion(administrator_client: Client, kept: FakeHomes) -> None:
+    administrator_client.post(f"/servers/{stdio_server().pk}/home/clear/")
+    assert (len(kept.cleared), kept.removed) == (1, 0)
+
+
+def test_what_the_system_refuses_is_said(administrator_client: Client, kept: FakeHomes) -> None:
+    kept.error = OSError(30, "Read-only file system")
+    server = stdio_server()
+    response = administrator_client.post(f"/servers/{server.pk}/home/clear/", follow=True)
+    words = "The home of everything could not be cleared: Read-only file system."
+    assert words in response.content.decode()
+    assert not AuditEntry.objects.filter(action="server.clear_home").exists()
+    result = run("everything")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert words in result.stderr
+
+
 def test_members_do_not_clear(bob: User, kept: FakeHomes) -> None:
     with pytest.raises(NotAllowed):
         homes.clear_home(stdio_server(), actor=bob)
@@ -118,7 +177,7 @@ def test_a_server_that_is_not_started_has_none(administrator_client: Client) -> 
 def test_the_command_line_clears_it_too(kept: FakeHomes) -> None:
     server = stdio_server()
     assert run("everything").stdout == "Cleared the home of everything: 132.0 MiB.\n"
-    assert kept.cleared == [server.pk]
+    assert (kept.cleared, kept.removed) == ([server.pk], 1)
     assert json.loads(run("everything", "--json").stdout) == {
         "name": "everything",
         "freed_bytes": 0,

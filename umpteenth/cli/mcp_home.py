@@ -21,9 +21,14 @@ def clear_home(name: str, as_json: bool) -> None:
     from servers import homes
 
     server = get_server(name)
-    if homes.homes_for(server) is None:
+    kept = homes.homes_for(server)
+    if kept is None:
         fail(f"{name} has no home: only servers that are started have one.")
-    freed = homes.clear_home(server, actor=None)
+    try:
+        freed = homes.clear_home(server, actor=None) or 0
+    except homes.CannotClear as error:
+        fail(str(error))
+    kept.remove_cleared()
     if as_json:
         emit_json({"name": name, "freed_bytes": freed})
     else:
