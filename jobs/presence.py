@@ -29,6 +29,11 @@ def worker_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
 
 
+def host_in(name: str) -> str:
+    """The host of the worker of this name."""
+    return name.rsplit("-", 2)[0]
+
+
 def report(
     now: datetime, *, slots: int, problem: str, adapter: str = "", gaps: Sequence[str] = ()
 ) -> None:

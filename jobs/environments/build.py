@@ -56,12 +56,20 @@ async def build_directory(
             for step in steps_of(definition):
                 await _carry_out(step, new, log, stopping)
         size = await asyncio.to_thread(used_bytes, [new / "root"])
+        if size > _size_limit():  # also what has too many files to count
+            raise BuildFailed(
+                f"The environment takes more than {_size_limit() // 1024**2:,} MiB ({_LIMITS})."
+            )
         await asyncio.to_thread(store.keep, new, definition.digest)
         return size
     except TimeoutError:
         raise BuildFailed(too_long(limit)) from None
     finally:
         await asyncio.to_thread(made.close)
+
+
+def _size_limit() -> int:
+    return get_options().sandbox.environment_size * 1024**2
 
 
 def too_long(limit: int) -> str:
@@ -116,7 +124,6 @@ def _spec(step: Step, new: Path, log: BuildLog) -> SandboxSpec:
     if _DPKG_STATUS.exists():
         binds.append(Bind(_DPKG_STATUS, INSTALLED))
     network = network_for_packages(report)
-    size = get_options().sandbox.environment_size * 1024**2
     return SandboxSpec(
         party="agent",
         network=network.unrestricted,
@@ -124,7 +131,7 @@ def _spec(step: Step, new: Path, log: BuildLog) -> SandboxSpec:
         binds=tuple(binds),
         # What is there already: a library of Debian's for a package that is compiled, say.
         env={**bases.variables(new / "root", SEARCH_PATH), **variables_of(step)},
-        limits=Limits(cpus=2, memory=MEMORY, processes=PROCESSES, disk=size),
+        limits=Limits(cpus=2, memory=MEMORY, processes=PROCESSES, disk=_size_limit()),
     )
 
 

@@ -54,6 +54,11 @@ def store() -> Store:
     return Store(get_options().data_dir)
 
 
+def _images() -> Images:
+    """They hold a system of their own, so that this machine's does not matter."""
+    return Images(store().installation())
+
+
 def uses_engine() -> bool:
     return sandbox.adapter().name == "engine"
 
@@ -66,7 +71,7 @@ def hold(digest: str) -> Iterator[str | None]:
     """
     if uses_engine():
         # An engine keeps an image that a container uses.
-        yield Images(store().machine()).find(digest)
+        yield _images().find(digest)
         return
     with store().hold(digest) as path:
         yield None if path is None else str(path)
@@ -91,12 +96,9 @@ def request(
     return rows.get()
 
 
-def request_here(definition: str, digest: str, *, again: bool = False) -> EnvironmentBuild:
-    """Ask for a build on this machine; whatever the row says, the machine knows what is there."""
-    if not again:
-        with hold(digest) as base:
-            again = base is None
-    return request(definition, digest, store().machine(), host=socket.gethostname(), again=again)
+def request_here(definition: str, digest: str) -> EnvironmentBuild:
+    """Ask for a build on this machine, whatever is there or was once."""
+    return request(definition, digest, store().machine(), host=socket.gethostname(), again=True)
 
 
 def waiting_here() -> list[EnvironmentBuild]:
@@ -115,19 +117,28 @@ def begin(row: EnvironmentBuild) -> bool:
     """Build it in a thread of this process, if nobody else does and there is room."""
     if _stopping.is_set() or not _slots.acquire(blocking=False):
         return False
-    token = None
+    has_begun = False
     try:
-        token = claim(row)
-        if token is None:
-            return False
-        thread = threading.Thread(
-            target=_thread, args=(row, token), name=f"environment-{row.digest[:8]}", daemon=True
-        )
-        _threads.add(thread)
-        thread.start()
+        if token := claim(row):
+            has_begun = _start(row, token)
     finally:
-        if token is None:
+        if not has_begun:
             _slots.release()
+    return has_begun
+
+
+def _start(row: EnvironmentBuild, token: str) -> bool:
+    thread = threading.Thread(
+        target=_thread, args=(row, token), name=f"environment-{row.digest[:8]}", daemon=True
+    )
+    _threads.add(thread)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the machine has no room for a thread
+        logger.warning("the environment %s is not built for now: %s", row.digest, error)
+        _threads.discard(thread)
+        _claimed(row, token).update(status=Status.QUEUED, claim_token="", started_at=None)
+        return False
     return True
 
 
@@ -163,18 +174,13 @@ def claim(row: EnvironmentBuild) -> str | None:
 def build(row: EnvironmentBuild, token: str) -> None:
     """Carry out a claimed build to its end, whatever that is. Blocks."""
     log = BuildLog()
-    ended = threading.Event()
-    writer = threading.Thread(target=closing, args=(lambda: _write(row, token, log, ended),))
-    writer.start()
     give_back()
     try:
-        result = _try(row, log)
+        with _written(row, token, log):
+            result = _try(row, log)
     except Exception as error:
         logger.exception("the environment %s could not be built", row.digest)
         result = {"error": f"The build broke: {type(error).__name__}: {error}"}
-    finally:
-        ended.set()
-        writer.join()
     status = Status.READY
     if "error" in result:
         status, result["error"] = Status.FAILED, clean(result["error"], MAX_ERROR)
@@ -212,7 +218,7 @@ def _make_image(definition: Definition, log: BuildLog) -> int:
     until = time.monotonic() + limit
     try:
         # The engine is asked with each line that it says.
-        return Images(store().machine()).make(
+        return _images().make(
             definition, log, lambda: _stopping.is_set() or time.monotonic() >= until
         )
     except sandbox.SandboxError:
@@ -244,8 +250,21 @@ def _thread(row: EnvironmentBuild, token: str) -> None:
     except DatabaseError:
         logger.warning("the end of a build could not be stored", exc_info=True)
     finally:
-        _threads.discard(threading.current_thread())
         _slots.release()
+        _threads.discard(threading.current_thread())
+
+
+@contextlib.contextmanager
+def _written(row: EnvironmentBuild, token: str, log: BuildLog) -> Iterator[None]:
+    """Keep the row's log and heartbeat up to date meanwhile."""
+    ended = threading.Event()
+    writer = threading.Thread(target=closing, args=(lambda: _write(row, token, log, ended),))
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
 
 
 def _write(row: EnvironmentBuild, token: str, log: BuildLog, ended: threading.Event) -> None:
@@ -281,7 +300,7 @@ def tidy() -> int:
     unused_since = time.time() - get_options().sandbox.environment_days * 86_400
     gone = here.remove_unused(wanted, unused_since=unused_since)
     if uses_engine():
-        gone += Images(here.machine()).remove_unused(wanted)
+        gone += _images().remove_unused(wanted)
     rows = EnvironmentBuild.objects.filter(machine=here.machine())
     rows.filter(digest__in=gone).exclude(status__in=EnvironmentBuild.UNFINISHED).update(
         status=Status.REMOVED, size=0

@@ -12,11 +12,13 @@ from umpteenth.core.text import clean
 HEAD: Final = 16 * 1024  # characters that are kept from the beginning
 TAIL: Final = 48 * 1024
 MAX_LINE: Final = 2000
+_LONGEST: Final = 2 * MAX_LINE  # of a line that is looked at
 _MAX_STEP: Final = 200
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LABEL: Final = re.compile(r"^(?:npm )?(?:error|ERR!|cause|E)\b[:!]?\s*", re.IGNORECASE)
 # A registry's address in the machine's settings may hold a password.
-_CREDENTIALS: Final = re.compile(r"(\w+://)[^/\s@]+@")
+_CREDENTIALS: Final = re.compile(r"://[^/\s@]+@")
+_HALF_AN_ADDRESS: Final = re.compile(r"://[^/\s@]*$")
 
 
 class BuildLog:
@@ -39,15 +41,14 @@ class BuildLog:
         self.add(f"== {title}")
 
     def write(self, data: bytes) -> None:
-        """Output as it comes; a line counts once it is whole."""
-        *lines, self._rest = re.split(r"\r?\n|\r", self._rest + self._decoder.decode(data))
+        """Output as it comes; a line counts once it is whole, and of a long one its beginning."""
+        *lines, rest = re.split(r"\r?\n|\r", self._rest + self._decoder.decode(data))
         for line in lines:
             self.add(line)
-        if len(self._rest) > MAX_LINE:
-            self._flush()
+        self._rest = rest[: _LONGEST + 1]
 
     def add(self, line: str) -> None:
-        line = clean(_CREDENTIALS.sub(r"\1***@", _COLOURS.sub("", line)), MAX_LINE).rstrip()
+        line = clean(_without_passwords(line), MAX_LINE).rstrip()
         if not line:
             return
         with self._lock:
@@ -80,3 +81,10 @@ class BuildLog:
     def _flush(self) -> None:
         rest, self._rest = self._rest, ""
         self.add(rest)
+
+
+def _without_passwords(line: str) -> str:
+    whole = _COLOURS.sub("", line[:_LONGEST])
+    if len(line) > _LONGEST:
+        whole = _HALF_AN_ADDRESS.sub("", whole)
+    return _CREDENTIALS.sub("://***@", whole)

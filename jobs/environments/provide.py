@@ -56,13 +56,26 @@ async def provided(
         yield ""
         return
     with contextlib.ExitStack() as held:
-        base = await asyncio.to_thread(held.enter_context, builds.hold(wanted.digest))
+        base = await _hold(wanted, held)
         if base is None:
             await _built(wanted, database, record, deadline, stopped)
-            base = await asyncio.to_thread(held.enter_context, builds.hold(wanted.digest))
+            base = await _hold(wanted, held)
         if base is None:
             raise NotProvided(f"The environment {wanted.name} went away while the run started.")
         yield base
+
+
+async def _hold(wanted: Wanted, held: contextlib.ExitStack) -> str | None:
+    """Not on the run's database thread, which carries its heartbeat: an engine may be slow."""
+    entering = asyncio.create_task(
+        asyncio.to_thread(held.enter_context, builds.hold(wanted.digest))
+    )
+    try:
+        return await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        # `held` is closed then, and a lock that came after that would stay.
+        await asyncio.wait({entering})
+        raise
 
 
 async def _built(
@@ -85,7 +98,11 @@ async def _built(
             async with deadlines.timeout(LOOK_EVERY):
                 await stopped.wait()
             raise GaveUp
-        row = await database(partial(EnvironmentBuild.objects.get, pk=row.pk))
+        # Without the log, which may be long and is looked at twice a second.
+        try:
+            await database(partial(row.refresh_from_db, fields=["status", "step", "error"]))
+        except EnvironmentBuild.DoesNotExist:  # nobody has this content by a name any more
+            return
         if row.step and row.step != step:
             step = row.step
             record(WAIT_EVENT, {**said, "message": step})

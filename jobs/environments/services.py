@@ -6,17 +6,18 @@ and used by every job that chooses it. Everybody may choose.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, ProtectedError
+from django.db.models import F, Prefetch, ProtectedError, prefetch_related_objects
 from django.utils import timezone
 
 from jobs import presence
 from jobs.environments import builds
 from jobs.environments.definition import Definition, DefinitionError, parse_definition
-from jobs.models import Environment, EnvironmentBuild, Worker
+from jobs.models import Environment, EnvironmentBuild, Job, Worker
 from umpteenth.accounts.models import User
 from umpteenth.accounts.services import record_audit
 from umpteenth.core.clock import database_now
@@ -39,6 +40,12 @@ class EnvironmentInUse(Exception):
 
 def create_environment(*, actor: User | None, text: str) -> Environment:
     """Store a new one and have it built. Raises `InvalidEnvironment`."""
+    environment = _create(actor, text)
+    request_builds(environment)
+    return environment
+
+
+def _create(actor: User | None, text: str) -> Environment:
     definition, text = _parsed(text)
     environment = Environment(
         name=definition.name, definition=text, digest=definition.digest, updated_by=actor
@@ -49,7 +56,6 @@ def create_environment(*, actor: User | None, text: str) -> Environment:
             _audit(actor, "environment.create", environment)
     except IntegrityError:
         raise _name_taken(definition) from None
-    request_builds(environment)
     return environment
 
 
@@ -60,6 +66,12 @@ def update_environment(
 
     Raises `InvalidEnvironment` or `OutdatedEdit`.
     """
+    _update(environment, actor, text, version)
+    request_builds(environment)
+    return environment
+
+
+def _update(environment: Environment, actor: User | None, text: str, version: int) -> Environment:
     definition, text = _parsed(text)
     rows = Environment.objects.filter(pk=environment.pk, version=version)
     try:
@@ -79,23 +91,24 @@ def update_environment(
         raise _name_taken(definition) from None
     if not changed:
         raise OutdatedEdit(_who_changed(environment))
-    request_builds(environment)
     return environment
 
 
 def save_environment(*, actor: User | None, text: str) -> Environment:
-    """Make it, or change the one of that name. Raises like the two above."""
+    """Make it, or change the one of that name; nothing is built. Raises like the two above."""
     definition, _ = _parsed(text)
     current = Environment.objects.filter(name=definition.name).first()
     if current is None:
-        return create_environment(actor=actor, text=text)
-    return update_environment(current, actor=actor, text=text, version=current.version)
+        return _create(actor, text)
+    return _update(current, actor, text, current.version)
 
 
 def delete_environment(environment: Environment, *, actor: User | None) -> None:
     """Machines remove their directories by and by. Raises `EnvironmentInUse`."""
     try:
         with transaction.atomic():
+            # A job that is about to choose it holds it, too.
+            Environment.objects.select_for_update().filter(pk=environment.pk).first()
             _audit(actor, "environment.delete", environment)
             environment.delete()
     except ProtectedError:
@@ -107,27 +120,39 @@ def delete_environment(environment: Environment, *, actor: User | None) -> None:
         ) from None
 
 
-def request_builds(environment: Environment, *, again: bool = False) -> int:
-    """Have it built on every machine with a live worker; how many there are."""
+def request_builds(environment: Environment, *, again: bool = False) -> dict[str, EnvironmentBuild]:
+    """Have it built on every machine with a live worker; what was asked for, by machine."""
     from umpteenth.celery import send_hint
 
-    machines = machines_of(presence.live_workers(database_now()))
-    for machine, host in machines.items():
-        builds.request(environment.definition, environment.digest, machine, host=host, again=again)
-    if machines:
+    text, digest = environment.definition, environment.digest
+    asked = {
+        machine: builds.request(text, digest, machine, host=host, again=again)
+        for machine, host in machines_of(presence.live_workers(database_now())).items()
+    }
+    if asked:
         # Whichever worker hears of it; the others look for themselves now and then.
-        send_hint("jobs.tasks.build_environments", environment.digest)
-    return len(machines)
+        send_hint("jobs.tasks.build_environments", digest)
+    return asked
 
 
 def machines_of(workers: list[Worker]) -> dict[str, str]:
     """The machines of these workers, each with the name that people call it by."""
-    return {worker.machine: worker.name.rsplit("-", 2)[0] for worker in workers if worker.machine}
+    return {worker.machine: presence.host_in(worker.name) for worker in workers if worker.machine}
 
 
 def builds_of(environment: Environment) -> list[EnvironmentBuild]:
     """One for each machine that was asked; the newest first."""
-    return list(EnvironmentBuild.objects.filter(digest=environment.digest).order_by("-queued_at"))
+    rows = EnvironmentBuild.objects.filter(digest=environment.digest)
+    return list(rows.defer("definition").order_by("-queued_at"))
+
+
+def builds_by_digest(environments: Sequence[Environment]) -> dict[str, list[EnvironmentBuild]]:
+    """What was asked for of these, without logs; the newest first."""
+    rows = EnvironmentBuild.objects.filter(digest__in={item.digest for item in environments})
+    found: dict[str, list[EnvironmentBuild]] = {}
+    for build in rows.defer("definition", "log").order_by("-queued_at"):
+        found.setdefault(build.digest, []).append(build)
+    return found
 
 
 def definition_of(environment: Environment) -> Definition | None:
@@ -140,6 +165,19 @@ def definition_of(environment: Environment) -> Definition | None:
 
 def environment_shape(environment: Environment) -> dict[str, Any]:
     """An environment as the command line prints it."""
+    return environment_shapes([environment])[0]
+
+
+def environment_shapes(environments: Sequence[Environment]) -> list[dict[str, Any]]:
+    """Several at once, with as many queries as for one."""
+    prefetch_related_objects(
+        environments, Prefetch("jobs", Job.objects.only("name", "environment"))
+    )
+    built = builds_by_digest(environments)
+    return [_shape(item, built.get(item.digest, [])) for item in environments]
+
+
+def _shape(environment: Environment, built: list[EnvironmentBuild]) -> dict[str, Any]:
     definition = definition_of(environment)
     lists = {
         key: list(getattr(definition, key)) if definition else []
@@ -152,8 +190,8 @@ def environment_shape(environment: Environment) -> dict[str, Any]:
         **lists,
         "image": definition.image if definition else "",
         "dockerfile": definition.dockerfile if definition else "",
-        "jobs": list(environment.jobs.order_by("name").values_list("name", flat=True)),
-        "builds": [build_shape(build) for build in builds_of(environment)],
+        "jobs": sorted(job.name for job in environment.jobs.all()),
+        "builds": [build_shape(build) for build in built],
     }
 
 

@@ -1,9 +1,9 @@
 """The environments that this machine has: one directory each, below the data directory.
 
-    environments/machine             who this machine is, also under another host name
-    environments/<digest>/root       what sandboxes see as /ump/env
-    environments/<digest>/made.json  on what it was made, and when
-    environments/.new-…, .old-…      being made, and going
+    environments/machine                      who this installation is, also under another host name
+    environments/<digest>-<system>/root       what sandboxes see as /ump/env
+    environments/<digest>-<system>/made.json  on what it was made, and when
+    environments/.new-…, .old-…               being made, and going
 
 A directory appears whole, by one rename, and whoever uses it holds a lock on it: then it is not
 removed. A lock ends with its process. No Django here.
@@ -45,10 +45,12 @@ class Store:
         return self.data_dir / PLACE
 
     def machine(self) -> str:
-        """A name that stays: the workers of one data directory share what one of them made.
+        """Of whom all can use what one made: the hosts of one data directory and one system."""
+        return _short(f"{self.installation()}:{system_words()}")
 
-        A copy of the directory is another machine, so the file's own number belongs to it.
-        """
+    def installation(self) -> str:
+        """A name that stays. A copy of the directory is another one, so the file's own number
+        belongs to it."""
         path = self.place / "machine"
         if not path.exists():
             self._make_place()
@@ -58,14 +60,16 @@ class Store:
                 os.link(new, path)
             new.unlink()
         mark = f"{path.read_text()}:{path.stat().st_ino}"
-        return hashlib.sha256(mark.encode()).hexdigest()[:32]
+        return _short(mark)
 
     def find(self, digest: str) -> Path | None:
-        """The directory for sandboxes; None where it is missing or was made on another system."""
-        made = self._made(digest)
-        if made is None or made.get("system") != system_words():
+        """The directory for sandboxes; None where it is missing or damaged."""
+        path = self._path(digest)
+        try:
+            made = json.loads((path / _MADE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             return None
-        return self.place / digest / _ROOT
+        return path / _ROOT if isinstance(made, dict) else None
 
     @contextlib.contextmanager
     def hold(self, digest: str) -> Iterator[Path | None]:
@@ -75,7 +79,7 @@ class Store:
 
     def _hold(self, digest: str, held: contextlib.ExitStack) -> Path | None:
         while True:
-            path = self.place / digest
+            path = self._path(digest)
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             except FileNotFoundError:
@@ -113,30 +117,35 @@ class Store:
         made = {"system": system_words(), "at": time.time()}
         (new / _MADE).write_text(json.dumps(made), encoding="utf-8")
         self.drop(digest)
-        os.rename(new, self.place / digest)
-        return self.place / digest / _ROOT
+        path = self._path(digest)
+        os.rename(new, path)
+        return path / _ROOT
 
     def drop(self, digest: str) -> bool:
         """Take an environment away from those who come; it is removed when nobody uses it."""
         try:
-            os.rename(self.place / digest, self.place / f"{_OLD}{secrets.token_hex(8)}")
+            os.rename(self._path(digest), self.place / f"{_OLD}{secrets.token_hex(8)}")
         except FileNotFoundError:
             return False
         return True
 
     def remove_unused(self, wanted: Set[str], *, unused_since: float) -> list[str]:
         """Delete what no environment stands for (`wanted` are the digests of all), what nobody
-        has used since then, and what builders that were killed left. The digests that went."""
+        has used since then, and what builders that were killed left. The digests that went from
+        this machine."""
         gone = []
         for path in self._directories():
+            digest = path.name.partition("-")[0]
+            try:
+                used_at = path.stat().st_mtime
+            except FileNotFoundError:  # another worker tidies, too
+                continue
             if path.name.startswith((_NEW, _OLD)):
                 # One that was made this moment may not be locked yet.
-                if path.name.startswith(_OLD) or path.stat().st_mtime < time.time() - LOCKED_AFTER:
+                if path.name.startswith(_OLD) or used_at < time.time() - LOCKED_AFTER:
                     self._remove(path)
-                continue
-            is_unused = path.name not in wanted or path.stat().st_mtime < unused_since
-            if is_unused and self._remove(path):
-                gone.append(path.name)
+            elif (digest not in wanted or used_at < unused_since) and self._remove(path):
+                gone += [digest] if path == self._path(digest) else []
         return gone
 
     def _remove(self, path: Path) -> bool:
@@ -153,12 +162,9 @@ class Store:
             return True
         return False
 
-    def _made(self, digest: str) -> dict[str, object] | None:
-        try:
-            found = json.loads((self.place / digest / _MADE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+    def _path(self, digest: str) -> Path:
+        """Hosts of other systems that share the data directory have theirs beside it."""
+        return self.place / f"{digest}-{_short(system_words())[:8]}"
 
     def _directories(self) -> list[Path]:
         if not self.place.is_dir():
@@ -167,6 +173,10 @@ class Store:
 
     def _make_place(self) -> None:
         self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _short(words: str) -> str:
+    return hashlib.sha256(words.encode()).hexdigest()[:32]
 
 
 @lru_cache(maxsize=1)

@@ -75,10 +75,7 @@ def _tail(build: EnvironmentBuild) -> str:
 def environment_rows() -> list[dict[str, Any]]:
     """All of them with what was built, for a table."""
     environments = list(Environment.objects.annotate(uses=Count("jobs")))
-    built: dict[str, list[EnvironmentBuild]] = {}
-    digests = [environment.digest for environment in environments]
-    for build in EnvironmentBuild.objects.filter(digest__in=digests).defer("log"):
-        built.setdefault(build.digest, []).append(build)
+    built = services.builds_by_digest(environments)
     return [
         {
             "environment": environment,
@@ -144,21 +141,17 @@ def environment_create(request: Request) -> HttpResponse:
     return render_page(request, "environments/create.html", context, status=status)
 
 
-@require_http_methods(["GET", "POST"])
+@require_GET
 def environment_detail(request: Request, pk: UUID) -> HttpResponse:
     environment = _get_environment(pk)
-    if request.method == "POST":
-        return _save(request, environment)
-    return _detail(request, environment, _form_of(environment))
-
-
-def _form_of(environment: Environment) -> DefinitionForm:
     initial = {"definition": environment.definition, "version": environment.version}
-    return DefinitionForm(initial=initial)
+    return _detail(request, environment, DefinitionForm(initial=initial))
 
 
+@require_POST
 @administrator_required
-def _save(request: Request, environment: Environment) -> HttpResponse:
+def environment_update(request: Request, pk: UUID) -> HttpResponse:
+    environment = _get_environment(pk)
     form = DefinitionForm(request.POST)
     outdated = ""
     if form.is_valid():
@@ -191,7 +184,7 @@ def _detail(
         "default_image": default_image(),
         "outdated": outdated,
         "definition": services.definition_of(environment),
-        "jobs": list(environment.jobs.order_by("name")),
+        "jobs": list(environment.jobs.only("name").order_by("name")),
     }
     return render_page(request, "environments/detail.html", context, status=status)
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs.environments import builds
 from jobs.environments.build import BuildFailed
 from jobs.environments.definition import Definition
 from jobs.environments.log import BuildLog
 from jobs.environments.store import Store
-from jobs.models import Environment, EnvironmentBuild, Job
+from jobs.models import Environment, EnvironmentBuild, Job, Worker
 from jobs.presence import report
 from jobs.sandbox import base as sandbox
 from tests.fakes.runs import make_job, start_plainly
@@ -71,8 +73,6 @@ def test_a_file_makes_an_environment_and_says_who_builds_it(tmp_path: Path) -> N
     assert (done.exit_code, done.stdout) == (0, "Environment tools stored.\n")
     assert "No worker is running" in done.stderr
     report(database_now(), slots=1, problem="")
-    from jobs.models import Worker
-
     Worker.objects.update(machine="m1")
     done = env("build", str(path))
     assert done.stderr == "It is built on 1 machine now.\n"
@@ -125,6 +125,47 @@ def test_all_are_listed_with_where_they_are_built() -> None:
     assert "ready" in env("list").stdout
     (shape,) = as_json(env("list", "--json"))
     assert (shape["name"], shape["python"], shape["jobs"]) == ("tools", ["humanize"], ["digest"])
+
+
+def test_a_list_of_many_takes_as_many_queries_as_of_one_and_reads_no_logs() -> None:
+    def queries(*words: str) -> list[str]:
+        with CaptureQueriesContext(connection) as asked:
+            assert env("list", *words).exit_code == 0
+        return [query["sql"] for query in asked]
+
+    env("build", "-", "--wait", input=TEXT)
+    make_job(name="a", environment=Environment.objects.get())
+    few = {words: len(queries(*words)) for words in [(), ("--json",)]}
+    for number in range(5):
+        env("build", "-", "--wait", input=f"name: e{number}\nnpm: [a{number}]\n")
+        make_job(name=f"a{number}", environment=Environment.objects.get(name=f"e{number}"))
+    for words, count in few.items():
+        asked = queries(*words)
+        assert len(asked) == count
+        assert not [sql for sql in asked if '"log"' in sql or '"script"' in sql]
+
+
+def test_each_machine_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--wait` this one, too, whether a worker lives on it or not."""
+    hints: list[tuple[str, ...]] = []
+    asked: list[tuple[str, bool]] = []
+    request = builds.request
+
+    def noted(text: str, digest: str, machine: str, **options: Any) -> Any:
+        asked.append((machine, options["again"]))
+        return request(text, digest, machine, **options)
+
+    monkeypatch.setattr(celery, "send_hint", lambda *words: hints.append(words))
+    monkeypatch.setattr(builds, "request", noted)
+    report(database_now(), slots=1, problem="")
+    here = builds.store().machine()
+    for machine, machines in [("other", ["other", here]), (here, [here])]:
+        Worker.objects.update(machine=machine)
+        asked.clear()
+        hints.clear()
+        assert env("build", "-", "--wait", input=TEXT).exit_code == 0
+        assert asked == [(name, True) for name in machines]
+        assert len(hints) == 1
 
 
 def test_one_is_shown_with_the_log_of_this_machine() -> None:

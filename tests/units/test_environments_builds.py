@@ -10,93 +10,39 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jobs import lifecycle
 from jobs.environments import build as building
-from jobs.environments import builds, keeper, provide
+from jobs.environments import builds, keeper
 from jobs.environments.build import BuildFailed, Stopped, build_directory
-from jobs.environments.definition import Definition, parse_definition
+from jobs.environments.definition import parse_definition
 from jobs.environments.log import BuildLog
-from jobs.environments.provide import GaveUp, NotProvided, Wanted, provided
 from jobs.environments.recipe import Step
 from jobs.environments.services import create_environment
 from jobs.environments.store import Store
-from jobs.models import EnvironmentBuild, Job, Worker
+from jobs.models import EnvironmentBuild, Worker
 from jobs.presence import report, worker_name
 from jobs.sandbox import base as sandbox
-from tests.fakes.executions import execute, start, without_a_machine
-from tests.fakes.executions import wait_for as wait_until
-from tests.fakes.runs import kinds, make_job, make_run, start_plainly
+from tests.fakes.environments import DIGEST, TEXT, Builder, a_builder, ended
+from tests.fakes.runs import start_plainly
 from umpteenth.core.clock import database_now
 from umpteenth.core.config import get_options
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-TEXT = "name: tools\npython: [humanize]\n"
-DIGEST = parse_definition(TEXT).digest
 Status = EnvironmentBuild.Status
-Work = Callable[[Store, BuildLog], None]
-
-
-class Builder:
-    """Stands in for what needs a machine and a registry."""
-
-    def __init__(self) -> None:
-        self.built = 0
-        self.go = threading.Event()
-        self.go.set()
-        self.error: Exception | None = None
-
-    async def __call__(
-        self, definition: Definition, store: Store, log: BuildLog, stopping: Callable[[], bool]
-    ) -> int:
-        self.built += 1
-        log.begin("Python packages")
-        log.add("Installed")
-        while not self.go.is_set():
-            if stopping():
-                raise Stopped
-            await asyncio.sleep(0.01)
-        if self.error is not None:
-            raise self.error
-        with store.making() as new:
-            store.keep(new, definition.digest)
-        return 4096
 
 
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Builder]:
-    found = Builder()
-    # All tests of a process share a data directory.
-    shutil.rmtree(builds.store().place, ignore_errors=True)
-    monkeypatch.setattr(builds, "build_directory", found)
-    monkeypatch.setattr(builds, "WRITE_EVERY", 0.02)
-    monkeypatch.setattr(builds, "_stopping", threading.Event())
-    monkeypatch.setattr(provide, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr(sandbox, "problem", lambda: "")
-    yield found
-    found.go.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("environment-"):
-            thread.join(10)
-
-
-def wait_for(row: EnvironmentBuild, *statuses: str) -> EnvironmentBuild:
-    deadline = time.monotonic() + 10
-    while row.status not in statuses:
-        assert time.monotonic() < deadline, row.status
-        time.sleep(0.02)  # another thread builds; nothing tells this one
-        row.refresh_from_db()
-    return row
+    with a_builder(monkeypatch) as found:
+        yield found
 
 
 def test_a_build_ends_ready_with_its_log_and_size(builder: Builder) -> None:
     row = builds.request_here(TEXT, DIGEST)
     assert builds.begin(row)
-    wait_for(row, Status.READY)
+    ended(row, Status.READY)
     assert (row.log, row.size, row.error, row.step) == (
         "== Python packages\nInstalled",
         4096,
@@ -116,20 +62,25 @@ def test_two_who_ask_at_once_start_one_build(builder: Builder) -> None:
     assert not builds.begin(second)
     assert builds.work_off() == 0
     builder.go.set()
-    wait_for(first, Status.READY)
+    ended(first, Status.READY)
     assert builder.built == 1
 
 
-def test_the_log_and_the_step_are_seen_while_it_is_built(builder: Builder) -> None:
+def test_the_log_and_the_step_are_seen_while_it_is_built(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     builder.go.clear()
     row = builds.request_here(TEXT, DIGEST)
+    monkeypatch.setattr(builds, "HEARTBEAT_EVERY", 0.0)
     builds.begin(row)
-    deadline = time.monotonic() + 10
-    while not row.log:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-        row.refresh_from_db()
+    assert builder.begun.wait(10)
+    written = threading.Semaphore(0)
+    monkeypatch.setattr(builds, "give_back", written.release)
+    for _ in range(2):  # the first one may have read the log before
+        assert written.acquire(timeout=10)
+    row.refresh_from_db()
     assert (row.status, row.step) == (Status.BUILDING, "Python packages")
+    assert row.log == "== Python packages\nInstalled"
 
 
 @pytest.mark.parametrize(
@@ -147,12 +98,12 @@ def test_a_build_that_fails_says_why_and_can_be_asked_for_again(
     builder.error = error
     row = builds.request_here(TEXT, DIGEST)
     builds.begin(row)
-    wait_for(row, Status.FAILED)
+    ended(row, Status.FAILED)
     assert sentence in row.error
     builder.error = None
     builds.begin(builds.request_here(TEXT, DIGEST))
     row.refresh_from_db()
-    wait_for(row, Status.READY)
+    ended(row, Status.READY)
     assert row.error == ""
 
 
@@ -174,7 +125,8 @@ def test_a_worker_that_is_stopped_ends_its_builds_and_begins_no_others(builder: 
     row = builds.request_here(TEXT, DIGEST)
     builds.begin(row)
     builds.stop_all()
-    wait_for(row, Status.FAILED)
+    builder.go.set()
+    ended(row, Status.FAILED)
     assert row.error == builds.INTERRUPTED
     assert not builds.begin(builds.request_here(TEXT, DIGEST))
 
@@ -185,19 +137,17 @@ def test_a_process_builds_two_at_once_and_the_others_wait(builder: Builder) -> N
     rows = [builds.request_here(text, parse_definition(text).digest) for text in texts]
     assert builds.work_off() == 2
     builder.go.set()
-    wait_for(rows[0], Status.READY)
-    wait_for(rows[1], Status.READY)
-    deadline = time.monotonic() + 10
-    while not builds.work_off():  # a slot is free a moment after the row says so
-        assert time.monotonic() < deadline
-    wait_for(rows[2], Status.READY)
+    ended(rows[0], Status.READY)
+    ended(rows[1], Status.READY)
+    assert builds.work_off() == 1
+    ended(rows[2], Status.READY)
 
 
 def test_what_an_engine_is_needed_for_is_refused_by_bubblewrap(builder: Builder) -> None:
     text = "name: x\nimage: debian:12\n"
     row = builds.request_here(text, parse_definition(text).digest)
     builds.begin(row)
-    wait_for(row, Status.FAILED)
+    ended(row, Status.FAILED)
     assert "sandboxes of this machine are made by bubblewrap" in row.error
     assert builder.built == 0
 
@@ -210,7 +160,7 @@ def test_another_machines_build_is_left_to_it(builder: Builder) -> None:
 def test_tidying_removes_what_no_environment_stands_for(builder: Builder) -> None:
     environment = create_environment(actor=None, text=TEXT)
     builds.begin(builds.request_here(TEXT, DIGEST))
-    wait_for(EnvironmentBuild.objects.get(), Status.READY)
+    ended(EnvironmentBuild.objects.get(), Status.READY)
     assert builds.tidy() == 0
     environment.delete()
     assert builds.tidy() == 1
@@ -223,7 +173,7 @@ def test_one_that_was_unused_for_long_says_that_it_was_removed(
 ) -> None:
     create_environment(actor=None, text=TEXT)
     builds.begin(builds.request_here(TEXT, DIGEST))
-    row = wait_for(EnvironmentBuild.objects.get(), Status.READY)
+    row = ended(EnvironmentBuild.objects.get(), Status.READY)
     later = time.time() + timedelta(days=31).total_seconds()
     monkeypatch.setattr(time, "time", lambda: later)
     assert builds.tidy() == 1
@@ -246,9 +196,9 @@ def test_rows_of_machines_that_are_gone_are_forgotten(builder: Builder) -> None:
 def test_one_that_came_meanwhile_is_not_built_twice(builder: Builder) -> None:
     row = builds.request_here(TEXT, DIGEST)
     builds.begin(row)
-    wait_for(row, Status.READY)
-    assert builds.request_here(TEXT, DIGEST).status == Status.READY
-    assert builds.request_here(TEXT, DIGEST, again=True).status == Status.QUEUED
+    ended(row, Status.READY)
+    assert builds.request(TEXT, DIGEST, row.machine).status == Status.READY
+    assert builds.request_here(TEXT, DIGEST).status == Status.QUEUED
 
 
 def test_a_worker_reports_its_machine_and_programs_and_builds_what_waits(
@@ -273,120 +223,38 @@ def test_a_worker_reports_its_machine_and_programs_and_builds_what_waits(
     assert len(asked) == 1
     one.look(keeper.PROGRAMS_EVERY + 1)
     assert len(asked) == 2
-    wait_for(row, Status.READY)
+    ended(row, Status.READY)
 
 
-async def _provide(
-    wanted: Wanted | None, *, seconds: float = 10, stopped: bool = False
-) -> tuple[str, list[dict[str, Any]]]:
-    """What a run gets, and the events that it is told of."""
-    events: list[dict[str, Any]] = []
-    stop = asyncio.Event()
-    if stopped:
-        stop.set()
-
-    async def database(work: Callable[[], Any]) -> Any:
-        return await asyncio.to_thread(work)
-
-    try:
-        async with provided(
-            wanted,
-            database=database,
-            record=lambda kind, payload: events.append(dict(payload)),
-            deadline=time.monotonic() + seconds,
-            stopped=stop,
-        ) as base:
-            return base, events
-    finally:
-        for event in events:
-            assert event["environment"] == "tools"
-
-
-WANTED = Wanted("tools", TEXT, DIGEST)
-
-
-def test_a_run_without_an_environment_waits_for_nothing(builder: Builder) -> None:
-    assert asyncio.run(_provide(None)) == ("", [])
-
-
-def test_a_run_waits_for_the_build_and_the_next_one_does_not(builder: Builder) -> None:
-    base, events = asyncio.run(_provide(WANTED))
-    assert base == str(builds.store().find(DIGEST))
-    assert events[0]["message"] == "Built on this machine first"
-    assert events[-1]["done"] is True
-    assert asyncio.run(_provide(WANTED)) == (base, [])
-    assert builder.built == 1
-
-
-def test_a_run_whose_environment_cannot_be_built_says_why(builder: Builder) -> None:
-    builder.error = BuildFailed("Python packages: gone.")
-    with pytest.raises(NotProvided, match=r"^The environment tools could not be built: Python pa"):
-        asyncio.run(_provide(WANTED))
-
-
-def test_a_run_that_is_stopped_or_out_of_time_leaves_the_build_to_go_on(builder: Builder) -> None:
-    builder.go.clear()
-    for way in ({"stopped": True}, {"seconds": 0.05}):
-        with pytest.raises(GaveUp):
-            asyncio.run(_provide(WANTED, **way))
-    builder.go.set()
-    wait_for(EnvironmentBuild.objects.get(), Status.READY)
-    assert builder.built == 1
-
-
-def _job(script: str = "true\n", **fields: Any) -> Job:
-    environment = create_environment(actor=None, text=TEXT)
-    return make_job(script=script, environment=environment, **fields)
-
-
-def test_the_script_of_a_run_gets_its_environment(
+def test_a_build_that_no_thread_takes_stays_queued_and_its_place_is_free_again(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_a_machine(monkeypatch)
-    specs: list[Any] = []
-
-    async def begin(argv: Any, spec: Any, **options: Any) -> Any:
-        specs.append(spec)
-        return await start_plainly(argv, spec, **options)
-
-    monkeypatch.setattr(sandbox, "start", begin)
-    run = execute(_job())
-    assert (run.status, run.error) == ("succeeded", "")
-    assert [spec.base for spec in specs] == [str(builds.store().find(DIGEST))]
-    assert "sandbox.image_wait" in kinds(run)
+    row = builds.request_here(TEXT, DIGEST)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _no_room)
+        for _ in range(builds.AT_ONCE + 1):
+            assert not builds.begin(row)
+    row.refresh_from_db()
+    assert (row.status, row.claim_token) == (Status.QUEUED, "")
+    assert builds.begin(row)
+    ended(row, Status.READY)
 
 
-def test_a_run_without_its_environment_fails_before_its_script(
+def test_a_build_whose_log_no_thread_writes_fails_at_once(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_a_machine(monkeypatch)
-    builder.error = BuildFailed("Python packages: gone.")
-    run = execute(_job())
-    assert run.status == "failed"
-    assert run.error == "The environment tools could not be built: Python packages: gone."
-    assert "script.exit" not in kinds(run)
+    row = builds.request_here(TEXT, DIGEST)
+    token = builds.claim(row)
+    assert token is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _no_room)
+        builds.build(row, token)
+    ended(row, Status.FAILED)
+    assert row.error == "The build broke: RuntimeError: can't start new thread"
 
 
-def test_waiting_is_part_of_a_runs_time(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_a_machine(monkeypatch)
-    builder.go.clear()
-    run = execute(_job(timeout=1))
-    assert (run.status, run.error) == ("timed_out", "the run reached its time limit of 1 second")
-
-
-def test_a_run_is_cancelled_while_it_waits(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_a_machine(monkeypatch)
-    builder.go.clear()
-    run = make_run(_job())
-    thread = start(run)
-    wait_until(lambda: builder.built == 1)
-    lifecycle.request_cancel(run.pk)
-    thread.join(10)
-    run.refresh_from_db()
-    assert run.status == "cancelled"
-    assert not thread.is_alive()
+def _no_room(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def _step(script: str) -> Step:

@@ -3,11 +3,14 @@ P20, P25)."""
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobs import presence
@@ -215,7 +218,13 @@ class TestPages:
     ) -> None:
         worker("m1")
         url = reverse("environments:detail", args=[environment.pk])
-        answer = administrator_client.post(url, {"definition": TEXT + "npm: [a]\n", "version": "1"})
+        update = reverse("environments:update", args=[environment.pk])
+        assert f'action="{update}"' in text_of(
+            administrator_client, "environments:detail", environment.pk
+        )
+        answer = administrator_client.post(
+            update, {"definition": TEXT + "npm: [a]\n", "version": "1"}
+        )
         assert (answer.status_code, answer["Location"]) == (303, url)
         old = environment.digest
         environment.refresh_from_db()
@@ -229,7 +238,7 @@ class TestPages:
         services.update_environment(
             environment, actor=None, text="name: tools\nnpm: [theirs]\n", version=1
         )
-        url = reverse("environments:detail", args=[environment.pk])
+        url = reverse("environments:update", args=[environment.pk])
         mine = "name: tools\nnpm: [mine]\n"
         answer = administrator_client.post(url, {"definition": mine, "version": "1"})
         text = answer.content.decode()
@@ -248,7 +257,7 @@ class TestPages:
         assert "humanize==4.9" in text
         assert "<textarea" not in text
         assert "Build again" not in text
-        url = reverse("environments:detail", args=[environment.pk])
+        url = reverse("environments:update", args=[environment.pk])
         assert member_client.post(url, {"definition": TEXT}).status_code == 403
 
     def test_one_that_jobs_use_is_not_deleted(
@@ -295,6 +304,30 @@ class TestPages:
             built(made, status=Status.READY)
         with django_assert_max_num_queries(10):
             text_of(administrator_client, "jobs:sandboxes")
+
+    def test_the_table_that_refreshes_itself_asks_for_no_environments(
+        self, administrator_client: Client, environment: Environment
+    ) -> None:
+        worker("m1")
+        built(environment, status=Status.READY)
+        with CaptureQueriesContext(connection) as asked:
+            text = text_of(administrator_client, "jobs:sandboxes", **{"HX-Request": "true"})
+        assert "alpha-1-m1" in text
+        assert len(asked) <= 4
+        assert not [query for query in asked if "jobs_environment" in query["sql"]]
+
+    @pytest.mark.parametrize("name", ["environments:detail", "environments:builds"])
+    def test_definitions_of_builds_and_scripts_of_jobs_are_not_read_for_a_page(
+        self, administrator_client: Client, environment: Environment, name: str
+    ) -> None:
+        make_job(environment=environment)
+        built(environment, status=Status.READY)
+        with CaptureQueriesContext(connection) as asked:
+            text_of(administrator_client, name, environment.pk)
+        statements = [query["sql"] for query in asked]
+        assert any("jobs_environmentbuild" in sql for sql in statements)
+        assert not [sql for sql in statements if '"jobs_environmentbuild"."definition"' in sql]
+        assert not [sql for sql in statements if '"script"' in sql]
 
 
 def test_pages_speak_of_images_where_an_engine_makes_sandboxes(
@@ -359,3 +392,4 @@ def test_a_workers_machine_is_called_as_its_host(environment: Environment) -> No
     assert services.machines_of(presence.live_workers(database_now())) == {
         "m1": "a-host-with-dashes"
     }
+    assert presence.host_in(presence.worker_name()) == socket.gethostname()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 import time
@@ -55,10 +56,32 @@ def test_what_was_made_is_found_without_what_was_only_needed_meanwhile(store: St
     assert path.stat().st_mode & 0o777 == 0o755
 
 
-def test_one_of_another_system_is_not_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(store, "a")
-    monkeypatch.setattr(module, "system_words", lambda: "plan9")
+def test_hosts_of_two_systems_that_share_the_directory_keep_one_each(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, path = store.machine(), made(store, "a")
+    with monkeypatch.context() as other:
+        other.setattr(module, "system_words", lambda: "plan9")
+        assert store.machine() != machine
+        assert store.find("a") is None
+        theirs = made(store, "a")
+        assert store.find("a") == theirs
+        # Whoever tidies removes the others', too, but speaks of its own only.
+        os.utime(path.parent, (1000, 1000))
+        assert store.remove_unused({"a"}, unused_since=2000) == []
+        assert store.find("a") == theirs
     assert store.find("a") is None
+    assert store.remove_unused(set(), unused_since=0) == []
+    assert [path.name for path in store.place.iterdir()] == ["machine"]
+
+
+def test_what_another_worker_removes_meanwhile_does_not_stop_one_that_tidies(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(store, "b")
+    listed = [store.place / ".new-0123", store.place / "gone", *store.place.iterdir()]
+    monkeypatch.setattr(Store, "_directories", lambda self: listed)
+    assert store.remove_unused(set(), unused_since=0) == ["b"]
 
 
 def test_a_damaged_one_is_not_used(store: Store) -> None:
@@ -80,7 +103,9 @@ def test_what_was_built_anew_takes_the_place_and_the_old_one_stays_for_its_user(
         assert os.read(inside, 10) == b"old"
         os.close(inside)
         assert len(list(store.place.glob(".old-*"))) == 1
-    assert (store.place / "a/root/file").read_text() == "new"
+    again = store.find("a")
+    assert again is not None
+    assert (again / "file").read_text() == "new"
     store.remove_unused({"a"}, unused_since=0)
     assert not list(store.place.glob(".old-*"))
 
@@ -97,10 +122,8 @@ def test_what_nobody_names_goes_unless_it_is_in_use(store: Store) -> None:
 
 
 def test_what_nobody_has_used_for_long_goes_and_holding_counts_as_use(store: Store) -> None:
-    made(store, "a")
-    made(store, "b")
     for digest in ("a", "b"):
-        os.utime(store.place / digest, (1000, 1000))
+        os.utime(made(store, digest).parent, (1000, 1000))
     with store.hold("b"):
         pass
     assert store.remove_unused({"a", "b"}, unused_since=2000) == ["a"]
@@ -162,8 +185,22 @@ def test_a_log_is_text_without_colours_and_passwords() -> None:
     log.write(b"\x1b[31mred\x1b[0m \xc3")
     log.write(b"\xa4 https://me:secret@example.org/simple\r\n50%\r100%\n\x07\xff\n")
     assert log.text().splitlines()[:3] == ["red ä https://***@example.org/simple", "50%", "100%"]
-    log.write(b"x" * 10_000)
-    assert max(map(len, log.text().splitlines())) <= 2000
+    log.write(b"x" * 10_000 + b"\nnext\n")
+    assert max(map(len, log.text().splitlines())) == 2000
+    assert log.text().endswith("x…\nnext")
+
+
+@pytest.mark.parametrize("words", ["w" * 60, "w" * 1970, "w" * 3970, "https://a:b@c/ " * 260])
+def test_a_password_is_hidden_wherever_a_long_line_is_cut(words: str) -> None:
+    for shift in range(40):
+        log = BuildLog()
+        line = f"{words}{'.' * shift} https://me:secret@example.org/simple {'z' * 3000}"
+        for at in range(0, len(line), 97):
+            log.write(line[at : at + 97].encode())
+        log.write(b"\n")
+        text = log.text()
+        assert text.startswith(("www", "https://***@c/"))
+        assert not re.search(r"me:|secret|ecret@|a:b", text)
 
 
 def test_the_last_words_of_a_log_say_what_went_wrong() -> None:

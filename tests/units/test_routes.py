@@ -268,7 +268,8 @@ ROUTES: dict[str, Route] = {
     "jobs:environment": everyone(_job),
     # Environments
     "environments:create": administrators(),
-    "environments:detail": Route(SEE_OTHER, OK, OK, _environment, member_may_post=False),
+    "environments:detail": everyone(_environment),
+    "environments:update": administrators_action(_environment),
     "environments:builds": everyone(_environment),
     "environments:build": administrators_action(_environment),
     "environments:delete": administrators(_environment),

@@ -34,20 +34,22 @@ def build(file: str, wait: bool, as_json: bool) -> None:
     With --wait exit 0 only if it is there in the end.
     """
     bootstrap.setup()
-    from jobs.environments import services
+    from jobs.environments import builds, services
     from jobs.environments.definition import MAX_BYTES
 
     try:
         environment = services.save_environment(actor=None, text=read_file(file, MAX_BYTES))
     except (services.InvalidEnvironment, services.OutdatedEdit) as error:
         fail(str(error))
-    asked = services.request_builds(environment, again=True) if not wait else 0
-    done = _build_here(environment, quiet=as_json) if wait else None
+    asked = services.request_builds(environment, again=True)
+    done = None
+    if wait:
+        done = _build_here(environment, asked.get(builds.store().machine()), quiet=as_json)
     if as_json:
         emit_json(services.environment_shape(environment))
     elif done is None:
         click.echo(f"Environment {environment.name} stored.")
-        _say_who_builds(asked)
+        _say_who_builds(len(asked))
     elif done.status == done.Status.READY:
         click.echo(f"Environment {environment.name} is ready.")
     if done is not None and done.status != done.Status.READY:
@@ -63,14 +65,14 @@ def _say_who_builds(asked: int) -> None:
         click.echo("No worker is running: the first run builds it; --wait does it now.", err=True)
 
 
-def _build_here(environment: Environment, *, quiet: bool) -> EnvironmentBuild:
-    """Follow a worker of this machine, or build in this process if none begins."""
-    from jobs.environments import builds, services
+def _build_here(
+    environment: Environment, asked: EnvironmentBuild | None, *, quiet: bool
+) -> EnvironmentBuild:
+    """Follow a worker of this machine that was asked, or build in this process if none begins."""
+    from jobs.environments import builds
     from jobs.models import EnvironmentBuild
 
-    row = builds.request_here(environment.definition, environment.digest, again=True)
-    # The other machines are asked, too; this one is at it already.
-    asked = services.request_builds(environment)
+    row = asked or builds.request_here(environment.definition, environment.digest)
     begin_at = time.monotonic() + (PATIENCE if asked else 0)
     shown = 0
     try:
@@ -103,7 +105,7 @@ def list_environments(as_json: bool) -> None:
     from jobs.environments import services
     from jobs.models import Environment
 
-    shapes = [services.environment_shape(found) for found in Environment.objects.all()]
+    shapes = services.environment_shapes(list(Environment.objects.all()))
     if as_json:
         emit_json(shapes)
         return
