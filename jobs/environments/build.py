@@ -40,14 +40,17 @@ class BuildFailed(Exception):
     """The environment could not be made; one sentence."""
 
 
-class Stopped(Exception):
+class Stopped(BuildFailed):
     """Somebody wants the builder to end."""
+
+    def __init__(self) -> None:
+        super().__init__("The worker was stopped while it built this environment.")
 
 
 async def build_directory(
     definition: Definition, store: Store, log: BuildLog, stopping: Callable[[], bool]
 ) -> int:
-    """Make it and put it in its place; its size in bytes. Raises `BuildFailed` or `Stopped`."""
+    """Make it and put it in its place; its size in bytes. Raises `BuildFailed`."""
     limit = get_options().sandbox.environment_time_limit
     made = contextlib.ExitStack()
     try:

@@ -42,7 +42,6 @@ WRITE_EVERY = 1.0  # seconds between writes of the log
 HEARTBEAT_EVERY = 10.0
 AT_ONCE = 2  # builds of one process
 MAX_ERROR = 1000
-INTERRUPTED = "The worker was stopped while it built this environment."
 
 _stopping = threading.Event()
 _slots = threading.BoundedSemaphore(AT_ONCE)
@@ -194,8 +193,6 @@ def _try(row: EnvironmentBuild, log: BuildLog) -> dict[str, Any]:
     try:
         definition = parse_definition(row.definition)
         size = _build_with_adapter(definition, log)
-    except Stopped:
-        return {"error": INTERRUPTED}
     except (DefinitionError, BuildFailed, sandbox.SandboxError) as error:
         return {"error": str(error)}
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -127,7 +128,7 @@ def test_a_worker_that_is_stopped_ends_its_builds_and_begins_no_others(builder: 
     builds.stop_all()
     builder.go.set()
     ended(row, Status.FAILED)
-    assert row.error == builds.INTERRUPTED
+    assert row.error == str(Stopped())
     assert not builds.begin(builds.request_here(TEXT, DIGEST))
 
 
@@ -298,6 +299,21 @@ def test_a_build_that_takes_too_long_or_is_stopped_ends(
         with pytest.raises(BuildFailed, match="not built within"):
             _build(store, BuildLog())
     assert list(store.place.iterdir()) == []
+
+
+def test_one_that_is_too_large_or_has_too_many_files_to_count_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = get_options().sandbox.environment_size * 1024**2
+    store = Store(tmp_path)
+    for size in (limit + 1, sys.maxsize):
+        monkeypatch.setattr(building, "used_bytes", lambda paths, size=size: size)
+        with _steps(monkeypatch, "touch x"), pytest.raises(BuildFailed, match="takes more than 4,"):
+            _build(store, BuildLog())
+        assert store.find(DIGEST) is None
+    monkeypatch.setattr(building, "used_bytes", lambda paths: limit)
+    with _steps(monkeypatch, "touch x"):
+        assert _build(store, BuildLog()) == limit
 
 
 def test_a_missing_tool_is_named_with_the_remedy(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.environments import builds
-from jobs.environments.build import BuildFailed
+from jobs.environments.build import BuildFailed, Stopped
 from jobs.environments.definition import parse_definition
 from jobs.environments.log import BuildLog
 from jobs.environments.services import create_environment
@@ -105,7 +105,7 @@ def test_a_worker_that_is_stopped_says_so(fake: FakeEngine) -> None:
     builds.stop_all()
     builds.build(row, token)
     row.refresh_from_db()
-    assert row.error == builds.INTERRUPTED
+    assert row.error == str(Stopped())
 
 
 def test_one_that_takes_too_long_says_so(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
