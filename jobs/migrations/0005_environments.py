@@ -18,12 +18,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='worker',
             name='machine',
-            field=models.CharField(blank=True, max_length=64),
+            field=models.CharField(blank=True, db_default='', max_length=64),
         ),
         migrations.AddField(
             model_name='worker',
             name='programs',
-            field=models.JSONField(default=list),
+            field=models.JSONField(db_default=models.Value([], models.JSONField()), default=list),
         ),
         migrations.CreateModel(
             name='Environment',

@@ -50,22 +50,16 @@ class Job(models.Model):
         default=DEFAULT_TIMEOUT,
         validators=[MinValueValidator(MIN_TIMEOUT), MaxValueValidator(MAX_TIMEOUT)],
     )
-    cpus = models.FloatField(
-        default=DEFAULT_CPUS, validators=[MinValueValidator(MIN_CPUS), MaxValueValidator(MAX_CPUS)]
-    )
-    memory = models.PositiveIntegerField(
-        default=DEFAULT_MEMORY,
-        validators=[MinValueValidator(MIN_MEMORY), MaxValueValidator(MAX_MEMORY)],
-    )
-    disk = models.PositiveIntegerField(
-        default=DEFAULT_DISK, validators=[MinValueValidator(MIN_DISK), MaxValueValidator(MAX_DISK)]
-    )
+    # Defaults of columns are for processes that were started before an upgrade.
+    cpus = models.FloatField(default=DEFAULT_CPUS, db_default=DEFAULT_CPUS)
+    memory = models.PositiveIntegerField(default=DEFAULT_MEMORY, db_default=DEFAULT_MEMORY)
+    disk = models.PositiveIntegerField(default=DEFAULT_DISK, db_default=DEFAULT_DISK)
     # None: what the machine has. One that jobs use is not deleted.
     environment = models.ForeignKey(
         Environment, null=True, on_delete=models.PROTECT, related_name="jobs"
     )
     # Root inside the sandbox's own namespaces (P26).
-    run_as_root = models.BooleanField(default=False)
+    run_as_root = models.BooleanField(default=False, db_default=False)
     overlap = models.CharField(max_length=10, choices=Overlap, default=Overlap.SKIP)
     enabled = models.BooleanField(default=True)
 

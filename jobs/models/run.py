@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Value
 
 from umpteenth.core.ids import new_id
 
@@ -66,7 +67,7 @@ class Run(models.Model):
     summary = models.TextField(blank=True)
     outputs = models.JSONField(default=dict)
     # Calls that may have changed something (`jobs.effects`).
-    side_effects = models.JSONField(default=dict)
+    side_effects = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     queued_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -158,12 +159,12 @@ class Worker(models.Model):
     # Why this worker cannot start sandboxes; empty where it can.
     sandbox_problem = models.TextField(blank=True)
     # The adapter it uses, and one sentence for each limit that it cannot enforce.
-    sandbox_adapter = models.CharField(max_length=20, blank=True)
-    sandbox_gaps = models.JSONField(default=list)
+    sandbox_adapter = models.CharField(max_length=20, blank=True, db_default="")
+    sandbox_gaps = models.JSONField(default=list, db_default=Value([], models.JSONField()))
     # Workers of one data directory are of one machine, whatever it is called.
-    machine = models.CharField(max_length=64, blank=True)
+    machine = models.CharField(max_length=64, blank=True, db_default="")
     # What the default environment has there: [[name, version]], empty where it is missing.
-    programs = models.JSONField(default=list)
+    programs = models.JSONField(default=list, db_default=Value([], models.JSONField()))
 
 
 class Lease(models.Model):

@@ -81,9 +81,9 @@ def test_root_changes_no_rights_of_what_it_removes(
     def note(command: Sequence[str], **_: Any) -> None:
         commands.append(command[0])
 
-    monkeypatch.setattr(files.shutil, "rmtree", lambda path: None)
-    monkeypatch.setattr(files.subprocess, "run", note)
+    monkeypatch.setattr("jobs.sandbox.files.shutil.rmtree", lambda path: None)
+    monkeypatch.setattr("jobs.sandbox.files.subprocess.run", note)
     for user in (0, 1000):
-        monkeypatch.setattr(files.os, "geteuid", lambda user=user: user)
+        monkeypatch.setattr("jobs.sandbox.files.os.geteuid", lambda user=user: user)
         files.remove_tree(tmp_path)
     assert commands == ["rm", "chmod", "rm"]
