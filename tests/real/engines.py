@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.sandbox.engine.client import Client
 from jobs.sandbox.places import find_uv
+from tests.real.sandboxes import PLAIN_ID
 
 IMAGE = "ump-tests:programs"
 BARE_IMAGE = "ump-tests:bare"  # a shell and hardly more: no Python
@@ -33,6 +35,7 @@ class Podman:
     """A service that answers the Docker API. Its containers, images and locks are its own."""
 
     folder: Path
+    prefix: tuple[str, ...] = ()  # to become its user
 
     @property
     def url(self) -> str:
@@ -42,11 +45,12 @@ class Podman:
     def environ(self) -> dict[str, str]:
         names = {"CONTAINERS_CONF": "containers.conf", "CONTAINERS_STORAGE_CONF": "storage.conf"}
         found = {name: str(self.folder / file) for name, file in names.items()}
-        return {"PATH": os.environ["PATH"], "HOME": str(self.folder), **found}
+        own = {"HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder / "xdg")}
+        return {"PATH": os.environ["PATH"], **own, **found}
 
     def run(self, *arguments: str) -> str:
         done = subprocess.run(
-            ["podman", *arguments],
+            [*self.prefix, "podman", *arguments],
             env=self.environ,
             capture_output=True,
             text=True,
@@ -74,13 +78,62 @@ class Podman:
 def running_podman() -> Iterator[Podman]:
     """Started, with both images; everything of it is gone afterwards. A machine without a usable
     Podman fails here (`.ci/setup test` installs it)."""
+    podman = Podman(_new_folder())
+    try:
+        with _service(podman) as service:
+            yield podman
+            if service.poll() is None:
+                for container in podman.containers():
+                    podman.run("rm", "--force", "--time", "0", container)
+    finally:
+        _remove(podman.folder)
+
+
+@contextmanager
+def rootless_podman() -> Iterator[Podman]:
+    """The same of the plain user. The accounts and the ranges of users that it needs are there for
+    it alone, in a mount namespace; and its processes, some of which stay, end with another."""
+    if os.geteuid() != 0:
+        with running_podman() as podman:
+            yield podman
+        return
+    folder = _new_folder()
+    user = str(PLAIN_ID)
+    etc = folder / "etc"
+    etc.mkdir()
+    lines = {"passwd": f"plain:x:{user}:{user}::{folder}:/bin/sh", "group": f"plain:x:{user}:"}
+    lines |= dict.fromkeys(("subuid", "subgid"), "plain:200000:65536")
+    for name, line in lines.items():
+        Path("/etc", name).touch()  # something to mount on
+        (etc / name).write_text(f"{Path('/etc', name).read_text()}{line}\n")
+    subprocess.run(["chown", "-R", f"{user}:{user}", folder], check=True)
+    script = "".join(f"mount --bind {etc / name} /etc/{name}; " for name in lines)
+    script += 'mount -t proc proc /proc; exec "$@"'
+    drop = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups")
+    apart = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
+    podman = Podman(folder, (*apart, "sh", "-ec", script, "sh", *drop))
+    try:
+        with _service(podman):
+            yield podman
+    finally:
+        _remove(folder)
+
+
+def _new_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="ump-pod-", dir="/tmp"))
     folder.chmod(0o711)
-    podman = Podman(folder)
+    (folder / "xdg").mkdir(mode=0o700)
     _configure(folder)
+    return folder
+
+
+@contextmanager
+def _service(podman: Podman) -> Iterator[subprocess.Popen[bytes]]:
+    """Running, with both images."""
+    folder = podman.folder
     with (folder / "log").open("wb") as log:
         service = subprocess.Popen(
-            ["podman", "system", "service", "--time", "0", podman.url],
+            [*podman.prefix, "podman", "system", "service", "--time", "0", podman.url],
             env=podman.environ,
             # Where it notes that something ran out of memory.
             cwd=folder,
@@ -97,14 +150,10 @@ def running_podman() -> Iterator[Podman]:
             time.sleep(0.05)
         for name, programs in ((IMAGE, PROGRAMS), (BARE_IMAGE, BARE_PROGRAMS)):
             import_image(podman, name, programs)
-        yield podman
+        yield service
     finally:
-        if service.poll() is None:
-            for container in podman.containers():
-                podman.run("rm", "--force", "--time", "0", container)
-        service.terminate()
+        service.kill()  # not all of its parents hand a request to end on
         service.wait(20)
-        _remove(folder)
 
 
 def _remove(folder: Path) -> None:
@@ -144,7 +193,11 @@ def import_image(podman: Podman, name: str, programs: Sequence[str]) -> None:
     path = podman.folder / "image.tar"
     with tarfile.open(path, "w", dereference=True) as archive:
         _Tree(archive).fill(programs)
-    podman.run("import", "--quiet", str(path), name)
+    client = Client(podman.url)
+    repository, _, tag = name.partition(":")
+    # Podman passes over the tag.
+    client.call(lambda api: api.import_image_from_file(str(path), repository))
+    client.call(lambda api: api.tag(f"{repository}:latest", repository, tag))
     path.unlink()
 
 

@@ -266,7 +266,8 @@ class Engine:
         )
 
     def _is_rootless(self) -> bool:
-        return self._has("name=rootless")
+        """Docker says it as an option, Podman in a field of its own."""
+        return bool(self._info.get("Rootless")) or self._has("name=rootless")
 
     def _has(self, security_option: str) -> bool:
         return security_option in (self._info.get("SecurityOptions") or ())
@@ -345,7 +346,9 @@ class Engine:
 
     def _unenforced(self) -> list[str]:
         """A sentence for each limit that the engine does not carry out."""
-        missing = (words for key, words in _LIMITS.items() if self._info.get(key) is False)
+        # Podman names what the machine could do, of which a plain user has nothing in v1.
+        none = self._is_rootless() and str(self._info.get("CgroupVersion")) == "1"
+        missing = (words for key, words in _LIMITS.items() if none or self._info.get(key) is False)
         return [f"{words} {CGROUPS}" for words in missing]
 
 
