@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-_PREFIX = "ump-rt-"
+PREFIX = "ump-rt-"
 
 _lock = threading.Lock()
 _current: tuple[int, Path, int] | None = None  # process id, directory, locked descriptor
@@ -41,7 +41,7 @@ def _make(base: Path) -> tuple[Path, int]:
     that one removed is made again.
     """
     while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -75,7 +75,7 @@ def _base() -> Path:
 
 
 def _remove_leftovers(base: Path) -> None:
-    for path in base.glob(_PREFIX + "*"):
+    for path in base.glob(PREFIX + "*"):
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -294,6 +294,7 @@ def test_only_what_a_dead_worker_of_this_machine_left_is_removed(tmp_path: Path)
     beside = runtime_dir().parent
     living = beside / "ump-rt-test-living"
     living.mkdir(exist_ok=True)
+    (tmp_path / "ump-rt-left").mkdir()
     descriptor = os.open(living, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
@@ -305,6 +306,8 @@ def test_only_what_a_dead_worker_of_this_machine_left_is_removed(tmp_path: Path)
                 "living": str(living),
                 "ours": str(runtime_dir()),
                 "elsewhere": str(tmp_path / "ump-rt-1"),
+                "dead elsewhere": str(tmp_path / "ump-rt-left"),
+                "another's": str(tmp_path),
                 "nobody's": "",
             }
         )
@@ -312,7 +315,8 @@ def test_only_what_a_dead_worker_of_this_machine_left_is_removed(tmp_path: Path)
     finally:
         os.close(descriptor)
         living.rmdir()
-    assert set(client.owners) == {"stuck", "gone", "living", "ours", "elsewhere", "nobody's"}
+    kept = {"stuck", "gone", "living", "ours", "elsewhere", "another's", "nobody's"}
+    assert set(client.owners) == kept
 
 
 class RefusingClient(Client):
@@ -369,3 +373,12 @@ def test_root_is_possible_where_the_engine_is_the_workers_own(
     engine = Engine(Places(Path("/nonexistent")), url=client.url, image="an-image")
     assert "later" in engine.problem()
     assert engine.root_problem() == ""
+
+
+def test_authorities_of_this_machine_count_where_their_bundle_is_shown(tmp_path: Path) -> None:
+    bundle = tmp_path / "authorities.pem"
+    bundle.write_text("")
+    own = asked_for(certificates={"SSL_CERT_FILE": str(bundle)})
+    assert binds(own)[str(bundle)] == (str(bundle), True)
+    assert variables(own)["SSL_CERT_FILE"] == str(bundle)
+    assert "UV_SYSTEM_CERTS" not in variables(asked_for())

@@ -1,8 +1,8 @@
 """Containers of workers that died: a worker cannot take them along as a launcher does.
 
 Each is marked with the private runtime directory of its worker, which that one holds locked while
-it lives. A directory that is gone or not locked is a dead worker's. Only directories beside our
-own are judged: others may be out of sight rather than gone.
+it lives. A directory that is there and not locked is a dead worker's. So is one that is gone, if it
+was beside our own: others may be out of sight.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jobs.sandbox.engine.client import Client, EngineError
 from jobs.sandbox.engine.containers import LABEL
-from jobs.sandbox.runtime import runtime_dir
+from jobs.sandbox.runtime import PREFIX, runtime_dir
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def remove_leftovers(client: Client) -> int:
     removed = 0
     for container in found:
         owner = Path((container.get("Labels") or {}).get(LABEL, ""))
-        if owner == ours or owner.parent != ours.parent or is_alive(owner):
+        if owner == ours or not owner.name.startswith(PREFIX) or is_alive(owner, ours.parent):
             continue
         try:
             remove(client, container["Id"])
@@ -36,12 +36,13 @@ def remove_leftovers(client: Client) -> int:
     return removed
 
 
-def is_alive(directory: Path) -> bool:
-    """Whether the process whose runtime directory this is still holds it."""
+def is_alive(directory: Path, beside: Path) -> bool:
+    """Whether the process whose runtime directory this is may still hold it. Of one that is not to
+    be seen this is known in `beside` alone."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return False
+        return directory.parent != beside
     except OSError:
         return True  # another user's: not ours to judge
     try:
