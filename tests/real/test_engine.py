@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.network import NEEDS_DOWNLOAD
 from jobs.sandbox.base import Limits, SandboxProcess, SandboxSpec, SandboxUnavailable
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.engine.adapter import Engine
@@ -110,6 +111,37 @@ def test_a_stdio_server_is_tested_and_called_in_containers_of_its_own(site: Site
     run = site.json("job", "run", "calls", "--wait")
     assert run["status"] == "succeeded", run
     assert "hello" in json.dumps(run["outputs"])
+
+
+def test_a_server_has_its_variables_and_a_home_that_stays(site: Site) -> None:
+    """P6, P7: of the Test, and of each run."""
+    assert site.run("secret", "set", "KEY", input="the-key").returncode == 0
+    program = f"echo $KEY $(id -un) >> $HOME/seen; exec python3 {PROJECT}/tests/fakes/mcp_server.py"
+    variables = ("--env", "KEY={{secret:KEY}}")
+    done = site.run("mcp", "add", "keyed", *variables, "--", "sh", "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert site.json("mcp", "test", "keyed")["outcome"] == "connected"
+    job = {"name": "keyed", "script": "ump mcp tools keyed\n", "servers": {"keyed": "all"}}
+    assert site.run("job", "create", "-", input=json.dumps(job)).returncode == 0
+    assert site.json("job", "run", "keyed", "--wait")["status"] == "succeeded"
+    [seen] = (site.data_dir / "homes").glob("*/seen")
+    assert seen.read_text() == "the-key mcp\n" * 2
+
+
+def test_without_network_a_server_that_is_downloaded_says_what_it_needs(site: Site) -> None:
+    """P23."""
+    done = site.run("mcp", "add", "fetched", "--", "uvx", "a-package-that-is-not-there")
+    assert done.returncode == 0, done.stderr
+    script = "ump mcp tools fetched || true\n"
+    job = {"name": "alone", "script": script, "network": "none", "servers": {"fetched": "all"}}
+    assert site.run("job", "create", "-", input=json.dumps(job)).returncode == 0
+    run = site.json("job", "run", "alone", "--wait")
+    events = [
+        json.loads(line)
+        for line in site.run("run", "events", run["id"], "--json").stdout.splitlines()
+    ]
+    [unavailable] = [event for event in events if event["kind"] == "server.unavailable"]
+    assert NEEDS_DOWNLOAD in unavailable["payload"]["hint"]
 
 
 def test_a_test_of_a_command_that_the_image_lacks_says_so(site: Site) -> None:
