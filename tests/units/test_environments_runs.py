@@ -23,6 +23,7 @@ from jobs.sandbox import base as sandbox
 from tests.fakes.environments import DIGEST, TEXT, Builder, a_builder, ended
 from tests.fakes.executions import execute, start, without_a_machine
 from tests.fakes.runs import kinds, make_job, make_run, start_plainly
+from umpteenth.core.connections import closing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Status = EnvironmentBuild.Status
@@ -47,7 +48,7 @@ def _noting(work: Callable[[], Any]) -> Any:
         return execute(sql, *others)
 
     with connection.execute_wrapper(note):
-        return work()
+        return closing(work)
 
 
 async def _provide(
