@@ -33,7 +33,7 @@ from umpteenth.core import deadlines
 from umpteenth.core.text import clean, with_full_stop
 
 if TYPE_CHECKING:
-    from jobs.sandbox.network import SandboxNetwork
+    from jobs.sandbox.terms import Terms
     from jobs.timeline import Recorder
     from servers.mcp.client import Connection
 
@@ -76,13 +76,13 @@ class ServerLink:
         server: AttachedServer,
         recorder: Recorder,
         *,
-        network: SandboxNetwork | None = None,
+        terms: Terms | None = None,
         report: Reporter | None = None,
         attempts: Attempts | None = None,
         advice: str = "",
     ) -> None:
         self.server = server
-        self.network = network  # the job's, for stdio servers too (P22)
+        self.terms = terms  # the job's, for stdio servers too (P22)
         self.settings = server.settings
         self.permission = server.permission
         self.tools: dict[str, Tool] = {}
@@ -251,7 +251,7 @@ class ServerLink:
         from servers.mcp.client import connect
 
         started = time.monotonic()
-        spawn = get_spawner(settings=settings, server_id=self.server.id, network=self.network)
+        spawn = get_spawner(settings=settings, server_id=self.server.id, terms=self.terms)
         async with (
             deadlines.timeout(CONNECT_LIMIT) as limit,
             connect(settings, spawn=spawn, observer=self) as connection,

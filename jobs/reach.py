@@ -16,6 +16,7 @@ from jobs.network import DOWNLOADERS, NEEDS_DOWNLOAD, NONE
 from jobs.permission import Denied, Permission
 from jobs.plan import Plan, permission_now
 from jobs.sandbox.network import network_of
+from jobs.sandbox.terms import Terms
 from jobs.toolbox import CallMeter, Toolbox
 from servers import results
 from servers.inflight import Line
@@ -72,16 +73,11 @@ class Reach:
                 skipped = {"server": server.name, "reason": reason}
                 self._recorder.record("server.skipped", skipped)
                 continue
-            rules = self._plan.network
+            network = network_of(self._plan.network, reporter(self._recorder, server.name))
             link = ServerLink(
                 server,
                 self._recorder,
-                network=network_of(
-                    rules,
-                    reporter(self._recorder, server.name),
-                    self._plan.base,
-                    self._plan.limits,
-                ),
+                terms=Terms(network, self._plan.base, self._plan.limits),
                 report=self._report,
                 advice=self._advice(server),
             )

@@ -33,6 +33,7 @@ from jobs.reach import Reach
 from jobs.sandbox import base as sandbox
 from jobs.sandbox.network import network_of
 from jobs.sandbox.runtime import socket_path
+from jobs.sandbox.terms import Terms
 from jobs.streams import Budget, OutputStream, catch_up
 from jobs.timeline import LostClaim, Recorder
 from jobs.toolbox import CallMeter
@@ -257,10 +258,9 @@ class Execution:
         before = partial(catch_up, streams)
         async with Broker(handler, token, socket_path(), owner=owner, before=before) as broker:
             env = {**plan.env, **broker.environment()}
-            network = network_of(plan.network, reporter(self.recorder), plan.base, plan.limits)
-            spec = place.spec(
-                network=network, env=env, socket=broker.socket_path, root=plan.run.job.run_as_root
-            )
+            network = network_of(plan.network, reporter(self.recorder))
+            spec = place.spec(env=env, socket=broker.socket_path, root=plan.run.job.run_as_root)
+            spec = Terms(network, plan.base, plan.limits).applied_to(spec)
             started = time.monotonic()
             process = await sandbox.start(command(plan.script), spec, limit=READ_AHEAD)
             try:

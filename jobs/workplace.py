@@ -14,7 +14,6 @@ from jobs import scripts
 from jobs.broker.server import INSIDE_SOCKET
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
 from jobs.sandbox.files import remove_tree
-from jobs.sandbox.network import SandboxNetwork
 
 INSIDE_SCRIPT = "/ump/script"
 
@@ -57,21 +56,12 @@ class Workplace:
             _give_away(path)
         return place
 
-    def spec(
-        self,
-        *,
-        network: SandboxNetwork,
-        env: Mapping[str, str],
-        socket: Path,
-        root: bool = False,
-    ) -> SandboxSpec:
+    def spec(self, *, env: Mapping[str, str], socket: Path, root: bool = False) -> SandboxSpec:
+        """Without what all sandboxes of the run have alike (`jobs.sandbox.terms`)."""
         return SandboxSpec(
             party="agent",
             root=root,
-            network=network.unrestricted,
-            egress=network.egress,
-            base=network.base,
-            limits=network.limits,
+            network=False,
             workspace=self.workspace,
             binds=(
                 Bind(self.root / "input.json", "/ump/input.json"),

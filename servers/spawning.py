@@ -7,9 +7,9 @@ from uuid import UUID
 
 from servers.mcp.types import ConnectionSettings, ServerUnavailable, Spawner
 
-# (server's id, what its sandbox gets of the network, who is told what it could not reach). The id,
-# because a name may be given to another server later, which must not find what the first one left
-# in its home. The network is whatever the room above understands, None that of a test.
+# (server's id, what its sandbox gets, who is told what it could not reach). The id, because a name
+# may be given to another server later, which must not find what the first one left in its home.
+# What it gets is whatever the room above understands, None what a test does.
 Tell = Callable[[str], None]
 SpawnerFactory = Callable[[UUID, object, Tell | None], Spawner]
 
@@ -25,7 +25,7 @@ def get_spawner(
     *,
     settings: ConnectionSettings,
     server_id: UUID,
-    network: object = None,
+    terms: object = None,
     tell: Tell | None = None,
 ) -> Spawner | None:
     """A spawner for the server's process; None where its transport starts none.
@@ -40,4 +40,4 @@ def get_spawner(
             "This process has no sandbox to start stdio servers in.",
             hint="Run: umpteenth doctor",
         )
-    return _factories[0](server_id, network, tell)
+    return _factories[0](server_id, terms, tell)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jobs.network import INTERNET, NetworkRules
-from jobs.sandbox.base import Limits
 from jobs.sandbox.egress.base import Egress, EgressEvent
 from jobs.sandbox.egress.rules import rules_for, upstream_proxy
 from umpteenth.core.config import get_options
@@ -19,23 +18,18 @@ Report = Callable[[EgressEvent], None]
 
 @dataclass(frozen=True)
 class SandboxNetwork:
-    """The machine's own network, a guarded one, or none. `base` and `limits` are those of
-    `SandboxSpec`, for a run's stdio servers too."""
+    """The machine's own network, a guarded one, or none."""
 
     unrestricted: bool = False
     egress: Egress | None = None
-    base: str = ""
-    limits: Limits = field(default_factory=Limits)
 
 
-def network_of(
-    rules: NetworkRules, report: Report, base: str = "", limits: Limits | None = None
-) -> SandboxNetwork:
+def network_of(rules: NetworkRules, report: Report) -> SandboxNetwork:
     """For one party of a run; each has a journal of its own."""
     guard = None
     if rules.is_guarded:
         guard = Egress(rules_for(rules), report, upstream_proxy())
-    return SandboxNetwork(rules.is_unrestricted, guard, base, limits or Limits())
+    return SandboxNetwork(rules.is_unrestricted, guard)
 
 
 def network_of_a_test(tell: Callable[[str], None] | None = None) -> SandboxNetwork:

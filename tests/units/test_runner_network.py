@@ -18,7 +18,7 @@ from jobs.sandbox import network as sandbox_network
 from jobs.sandbox.base import SandboxProcess, SandboxSpec
 from jobs.sandbox.egress.base import MAX_REFUSALS, Egress
 from jobs.sandbox.egress.rules import EgressRules, rules_for
-from jobs.sandbox.network import SandboxNetwork
+from jobs.sandbox.terms import Terms
 from servers.mcp.types import ServerUnavailable
 from tests.fakes.executions import attach, execute, without_a_machine
 from tests.fakes.runs import (
@@ -96,10 +96,10 @@ def test_stdio_servers_get_the_network_of_the_job(
     servers: FakeServers, monkeypatch: pytest.MonkeyPatch, network: str
 ) -> None:
     """P22"""
-    asked: list[SandboxNetwork] = []
+    asked: list[Terms] = []
 
     def spawner(**options: Any) -> None:
-        asked.append(options["network"])
+        asked.append(options["terms"])
 
     monkeypatch.setattr("jobs.connections.get_spawner", spawner)
     servers["everything"] = FakeServer()
@@ -107,8 +107,8 @@ def test_stdio_servers_get_the_network_of_the_job(
     attach_stdio(job, "npx")
     execute(job)
     [found] = asked
-    assert found.unrestricted == (network == "unrestricted")
-    assert (found.egress is not None) == (network in ("internet", "domains"))
+    assert found.network.unrestricted == (network == "unrestricted")
+    assert (found.network.egress is not None) == (network in ("internet", "domains"))
 
 
 class FakeRecorder:

@@ -17,8 +17,8 @@ from jobs.models import Worker
 from jobs.sandbox import base, limits
 from jobs.sandbox.base import Exit, Limits, SandboxProcess, SandboxSpec
 from jobs.sandbox.bubblewrap import command_line
-from jobs.sandbox.network import SandboxNetwork
 from jobs.sandbox.spawner import make_spawner
+from jobs.sandbox.terms import Terms
 from tests.fakes.executions import execute, without_a_machine
 from tests.fakes.runs import make_job, payloads_of, start_plainly
 from umpteenth.cli import doctor
@@ -264,8 +264,8 @@ async def test_a_stdio_server_gets_them_for_itself(monkeypatch: pytest.MonkeyPat
         raise base.SandboxError("enough seen")
 
     monkeypatch.setattr(base, "start", start)
-    for network in (SandboxNetwork(limits=LIMITS), None):
+    for terms in (Terms(limits=LIMITS), None):
         with pytest.raises(Exception, match="enough seen"):
-            await make_spawner(new_id(), network)(["true"], {})
+            await make_spawner(new_id(), terms)(["true"], {})
     # The second is a Test, which no job bounds.
     assert [spec.limits for spec in asked] == [LIMITS, Limits()]

@@ -32,7 +32,7 @@ def test_a_server_is_known_by_its_id_and_not_by_its_name() -> None:
     register_spawner(factory)
     first, second = new_id(), new_id()
     assert get_spawner(settings=STDIO, server_id=first) is spawner
-    get_spawner(settings=STDIO, server_id=second, network="guarded")
+    get_spawner(settings=STDIO, server_id=second, terms="guarded")
     assert asked == [(first, None), (second, "guarded")]
 
 
