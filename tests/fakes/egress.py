@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from jobs.sandbox.egress.base import Egress, EgressEvent, Refused
+from jobs.sandbox.egress.base import Egress, EgressEvent, Proxied, Refused
 from jobs.sandbox.egress.proxy import Proxy
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -17,10 +17,10 @@ class FakeGate:
     """Lets through what is known by name; everything else is refused or unknown."""
 
     def __init__(self) -> None:
-        self.known: dict[str, tuple[str, ...]] = {}
+        self.known: dict[str, tuple[str, ...] | Proxied] = {}
         self.asked: list[tuple[str, int]] = []
 
-    async def __call__(self, host: str, port: int) -> tuple[str, ...]:
+    async def __call__(self, host: str, port: int) -> tuple[str, ...] | Proxied:
         self.asked.append((host, port))
         if host.endswith(".unknown"):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

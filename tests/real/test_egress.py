@@ -31,6 +31,7 @@ from jobs.sandbox.places import Places, find_uv, visible_certificates
 from tests.fakes.executions import execute, without_a_machine
 from tests.fakes.runs import make_job, output_of, payloads_of
 from tests.real.sandboxes import User, user_who
+from umpteenth.core import addresses
 
 pytestmark = pytest.mark.real
 
@@ -38,7 +39,7 @@ REGISTRIES = ("pypi.org", "files.pythonhosted.org", "registry.npmjs.org")
 STARTS = 50
 
 
-@pytest.fixture(params=["own", "plain"])
+@pytest.fixture(scope="module", params=["own", "plain"])
 def user(request: pytest.FixtureRequest) -> Iterator[User]:
     with user_who(request.param) as user:
         yield user
@@ -246,29 +247,38 @@ async def test_loopback_metadata_and_addresses_are_refused_by_the_rules(
     assert out == "200 200 200 403 "
 
 
+@pytest.mark.parametrize("by_name", [False, True])
 async def test_where_the_machine_needs_a_proxy_itself_programs_do_not_notice(
-    adapter: Bubblewrap, site: str
+    adapter: Bubblewrap, site: str, monkeypatch: pytest.MonkeyPatch, by_name: bool
 ) -> None:
-    """Names that nobody knows here are left to it, for plain HTTP and for tunnels."""
+    """For plain HTTP and for tunnels; where it is left names, also for those unknown here."""
     asked: list[EgressEvent] = []
+    sought = "site.test" if by_name else "93.184.216.34"
 
     async def knows(host: str, port: int) -> tuple[str, ...]:
-        if host != "site.test":
+        if host != sought:
             raise Refused("no")
         return ("127.0.0.1",)
 
+    async def resolve(host: str, port: int = 0) -> tuple[str, ...]:
+        return {"site.test": ("93.184.216.34",), "evil.test": ("93.184.216.66",)}[host]
+
+    if not by_name:
+        monkeypatch.setattr(addresses, "resolve", resolve)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://ann:word@127.0.0.1:{listener.getsockname()[1]}"
     other = Proxy(Egress(knows, asked.append))
     other.serve(listener)
     script = f"curl -sS {site}; curl -sSp {site}; curl -sS http://evil.test/; curl -sS {url}"
-    rules = EgressRules(NetworkRules("internet"), upstream=True)
+    rules = EgressRules(NetworkRules("internet"), upstream=True, by_name=by_name)
     try:
         out, events = await run(adapter, script, rules, Upstream.at(url))
     finally:
         other.close()
-    assert out == "a page of the site\na page of the site\nno\n"
+    refusal = "no\n" if by_name else "evil.test:80 could not be reached: "
+    assert out.startswith("a page of the site\n" * 2 + refusal)
     assert [event.kind for event in asked] == ["opened", "refused"]
+    assert asked[0].host == sought
     assert {event.host for event in events} == {"site.test", "evil.test"}
 
 

@@ -235,6 +235,19 @@ def test_own_ports_come_from_the_options() -> None:
             "postgresql:///ump?host=db.internal&port=6000",
             {Endpoint("db.internal", 6000)},
         ),
+        (
+            "database",
+            "postgresql:///ump?host=one.internal,two.internal,/run/x&port=6000,6001,6002",
+            {Endpoint("one.internal", 6000), Endpoint("two.internal", 6001)},
+        ),
+        (
+            "database",
+            "postgresql://one.internal,two.internal/ump?hostaddr=10.0.0.8,",
+            {
+                *(Endpoint("one.internal", 5432), Endpoint("two.internal", 5432)),
+                Endpoint("10.0.0.8", 5432),
+            },
+        ),
         # Behind the default ports is a reverse proxy, which may serve others, too.
         ("app", "https://ump.example.org", set()),
         ("app", "http://ump.lan:8000", {Endpoint("ump.lan", 8000)}),

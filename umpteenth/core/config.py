@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 from pydantic import (
@@ -94,6 +94,16 @@ class AppOptions(_Section):
         return _check_networks(value)
 
 
+def _has_ports(url: str) -> bool:
+    """Whether each port that it names is one."""
+    try:
+        parts = urlsplit(url)
+        named = dict(parse_qsl(parts.query)).get("port") or str(parts.port or "")
+        return all(not port or 0 < int(port) < 65536 for port in named.split(","))
+    except ValueError:
+        return False
+
+
 class DatabaseOptions(_Section):
     url: SecretStr | None = None
 
@@ -104,6 +114,11 @@ class DatabaseOptions(_Section):
             ("postgres://", "postgresql://", "sqlite:////")
         ):
             raise ValueError("must begin with postgresql:// or sqlite://// and an absolute path")
+        if value is not None and not _has_ports(value.get_secret_value()):
+            raise ValueError(
+                "must have ports between 1 and 65535, or none; several hosts stand behind a "
+                "question mark: postgresql:///name?host=one,two&port=5432,5433"
+            )
         return value
 
 
@@ -117,6 +132,8 @@ class RedisOptions(_Section):
             ("redis://", "rediss://", "unix://")
         ):
             raise ValueError("must begin with redis://, rediss:// or unix://")
+        if value is not None and not _has_ports(value.get_secret_value()):
+            raise ValueError("must have a port between 1 and 65535, or none")
         return value
 
 
@@ -187,6 +204,8 @@ class NetworkOptions(_Section):
     own_targets: tuple[str, ...] = ()
     # The HTTP proxy through which guarded sandboxes get out; None: straight from this machine.
     sandbox_proxy: SecretStr | None = None
+    # Whether it gets names and resolves them itself, which gives up that addresses are checked.
+    sandbox_proxy_resolves: bool = False
 
     @field_validator("blocked_targets")
     @classmethod

@@ -23,14 +23,19 @@ class Refused(Exception):
     """No connection may be made; the message is a sentence for a person."""
 
 
+@dataclass(frozen=True)
+class Proxied:
+    """The upstream proxy goes there: to one of these addresses, all of them checked, or without
+    any by the name, which it then resolves itself."""
+
+    addresses: tuple[str, ...] = ()
+
+
 class Gate(Protocol):
     """Decides where a connection may go. Raises `Refused`, and `OSError` for unknown names."""
 
-    async def __call__(self, host: str, port: int) -> tuple[str, ...]:
-        """The addresses to dial, all of them checked, in the order to try them.
-
-        None at all: the upstream proxy goes there, by the name.
-        """
+    async def __call__(self, host: str, port: int) -> tuple[str, ...] | Proxied:
+        """The addresses to dial, all of them checked, in the order to try them."""
         ...
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -21,13 +23,21 @@ async def dial(addresses: Sequence[str], port: int, limit: int = CHUNK) -> Strea
 
     `limit`: how much that nobody has read waits in memory, half of it.
     """
+    connect = partial(asyncio.open_connection, port=port, limit=limit)
+    return await first_of(addresses[:MAX_ADDRESSES], connect)
+
+
+async def first_of(
+    addresses: Sequence[str], connect: Callable[[str], Coroutine[Any, Any, Streams]]
+) -> Streams:
+    """The first connection that stands. Raises `OSError`: of what the last attempt died."""
     pending: set[asyncio.Task[Streams]] = set()
     failure: OSError = OSError(errno.EHOSTUNREACH, "no address answered")
-    waiting = list(addresses[:MAX_ADDRESSES])
+    waiting = list(addresses)
     try:
         while waiting or pending:
             if waiting:
-                pending.add(asyncio.create_task(_connect(waiting.pop(0), port, limit)))
+                pending.add(asyncio.create_task(connect(waiting.pop(0))))
             head_start = HEAD_START if waiting else None
             done, pending = await asyncio.wait(
                 pending, timeout=head_start, return_when=asyncio.FIRST_COMPLETED
@@ -49,10 +59,6 @@ async def dial(addresses: Sequence[str], port: int, limit: int = CHUNK) -> Strea
 def _drop(task: asyncio.Task[Streams]) -> None:
     if not task.cancelled() and task.exception() is None:
         task.result()[1].close()
-
-
-async def _connect(address: str, port: int, limit: int) -> Streams:
-    return await asyncio.open_connection(address, port, limit=limit)
 
 
 def why(error: OSError) -> str:

@@ -14,7 +14,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from jobs.sandbox.egress.base import Egress, Refused
+from jobs.sandbox.egress.base import Egress, Proxied, Refused
 from jobs.sandbox.egress.dial import CHUNK, DIAL_SECONDS, Streams, dial, why
 from jobs.sandbox.egress.requests import (
     HELP,
@@ -174,14 +174,15 @@ class Proxy:
         host, port = target.host, target.port
         try:
             async with timeout(self._dial_seconds), self._dials:
-                addresses = await self._egress.gate(host, port)
-                upstream = None if addresses else self._egress.upstream
+                way = await self._egress.gate(host, port)
                 limit = CHUNK if len(self._tasks) <= FEW else SMALL_CHUNK
-                if upstream is None:
-                    far = await dial(addresses, port, limit)
+                if not isinstance(way, Proxied):
+                    far = await dial(way, port, limit)
                 else:
-                    far = await upstream.connect(target, tunnel=tunnel, limit=limit)
-                    head = head if tunnel else upstream.ask(head, target)
+                    upstream = self._egress.upstream
+                    assert upstream is not None  # a gate that knows of none does not answer so
+                    far = await upstream.connect(target, way.addresses, tunnel=tunnel, limit=limit)
+                    head = head if tunnel or way.addresses else upstream.ask(head, target)
         except Refused as error:
             self._egress.refused(host, port, str(error))
             writer.write(_socks_reply(_REFUSED) if target.socks else answer(403, str(error)))

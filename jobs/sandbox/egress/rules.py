@@ -2,8 +2,9 @@
 
 The installation's own rules (`umpteenth.core.addresses`) hold in any case: cloud metadata and
 `network.blocked_targets` are refused whatever the job allows, and private addresses too where
-`network.allow_private_targets` is false. What was checked is what is dialled, so a name that
-stands for another address a moment later leads nowhere new.
+`network.allow_private_targets` is false. What was checked is what is dialled, by an upstream proxy
+too, so a name that stands for another address a moment later leads nowhere new.
+`network.sandbox_proxy_resolves` gives that up for names that the upstream is left.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import cycle
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from jobs.network import DOMAINS, NetworkRules
-from jobs.sandbox.egress.base import Refused
+from jobs.sandbox.egress.base import Proxied, Refused
 from jobs.sandbox.egress.upstream import Upstream
 from umpteenth.core import addresses
 from umpteenth.core.config import Options, get_options
@@ -34,6 +36,10 @@ _DEFAULT_PORTS: Final = {
 MAX_LOOKED_AT: Final = 64
 # A name that an upstream proxy is to resolve may mean nothing here; nobody waits for it for long.
 PROXIED_RESOLVE_SECONDS: Final = 1.0
+_ONLY_ITS_PROXY: Final = (
+    "this machine does not know its name; if only its proxy does, see"
+    " network.sandbox_proxy_resolves"
+)
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,16 @@ class Endpoint:
 class EgressRules:
     """The gate of a job with one of the guarded networks.
 
-    `upstream`: there is a proxy that connects to everything but the local network.
+    `upstream`: there is a proxy that connects to everything but the local network; `by_name`: it
+    is to resolve names itself.
     """
 
     rules: NetworkRules
     own: frozenset[Endpoint] = frozenset()
     upstream: bool = False
+    by_name: bool = False
 
-    async def __call__(self, host: str, port: int) -> tuple[str, ...]:
+    async def __call__(self, host: str, port: int) -> tuple[str, ...] | Proxied:
         """See `Gate`."""
         self.check_name(host)
         self._check(addresses.refusal(host, ()))  # some by their names alone
@@ -73,15 +81,23 @@ class EgressRules:
             raise Refused(
                 f"{host}:{port} is a service of this installation itself, which no job may call."
             )
-        if self.upstream and private is None:
+        if not self.upstream or private is not None:
+            return found
+        if self.by_name:
             self._check_form(host)
-            return ()
-        return found
+            return Proxied()
+        return Proxied(found)
 
     async def _resolve(self, host: str, port: int) -> tuple[str, ...]:
         """The addresses of the name; none where only the upstream proxy may know it."""
-        if not self.upstream:
-            if not (found := await addresses.resolve(host, port)):
+        if not self.by_name:
+            try:
+                found = await addresses.resolve(host, port)
+            except socket.gaierror as error:
+                if self.upstream:
+                    raise OSError(_ONLY_ITS_PROXY) from error
+                raise
+            if not found:
                 raise OSError("the name has no address")
             return found
         with contextlib.suppress(OSError):
@@ -158,17 +174,27 @@ def is_of_this_machine(address: str) -> bool:
 @lru_cache(maxsize=4)
 def _endpoints(bind: str, urls: tuple[str, ...], named: tuple[str, ...]) -> frozenset[Endpoint]:
     found = {Endpoint("", int(bind.rpartition(":")[2]))}
-    found |= {_endpoint(f"tcp://{text}") for text in named}
-    return frozenset(found | {_endpoint(url) for url in urls}) - {Endpoint("", 0)}
+    for url in (*urls, *(f"tcp://{text}" for text in named)):
+        found |= _endpoints_of(url)
+    return frozenset(found - {Endpoint("", 0)})
 
 
-def _endpoint(url: str) -> Endpoint:
-    """Where the URL leads; port 0 where it is no host and port, a socket or a file say."""
+def _endpoints_of(url: str) -> set[Endpoint]:
+    """Where the URL leads; nowhere if that is no host and port, but a socket or a file say."""
     parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))  # libpq takes both from there, too
-    host = query.get("host") or parts.hostname or ""
-    port = int(query.get("port") or parts.port or _DEFAULT_PORTS.get(parts.scheme, 0))
-    return Endpoint(host, port) if port and not host.startswith("/") and host else Endpoint("", 0)
+    query = dict(parse_qsl(parts.query))  # libpq takes them from there, too, and several of them
+    default = _DEFAULT_PORTS.get(parts.scheme, 0)
+    hosts = [query.get("host") or parts.hostname or "", query.get("hostaddr", "")]
+    ports = [
+        int(port or default) for port in (query.get("port") or str(parts.port or "")).split(",")
+    ]
+    return {
+        Endpoint(host, port)
+        for names in hosts
+        # One port is for all hosts.
+        for host, port in zip(names.split(","), cycle(ports))
+        if host and port and not host.startswith("/")
+    }
 
 
 def own_endpoints(options: Options | None = None) -> frozenset[Endpoint]:
@@ -188,8 +214,10 @@ def own_endpoints(options: Options | None = None) -> frozenset[Endpoint]:
 
 def rules_for(rules: NetworkRules) -> EgressRules:
     """The gate for a job's rules."""
-    upstream = get_options().network.sandbox_proxy is not None
-    return EgressRules(rules, own_endpoints(), upstream)
+    network = get_options().network
+    upstream = network.sandbox_proxy is not None
+    by_name = upstream and network.sandbox_proxy_resolves
+    return EgressRules(rules, own_endpoints(), upstream, by_name)
 
 
 def upstream_proxy() -> Upstream | None:

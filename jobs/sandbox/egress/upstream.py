@@ -1,8 +1,13 @@
 """The proxy through which this machine itself gets out, where it needs one.
 
-Tunnels are asked of it with CONNECT, and plain HTTP with the whole URL, since many proxies allow
-CONNECT to port 443 alone. What turns into a tunnel needs CONNECT as well: the connection itself
-must never be a sandbox's to write to, for the next request on it may be for another host.
+It is asked with CONNECT for an address that was checked, plain HTTP included: given a URL with an
+address it would write that into the Host header, and given a name it would look that up again and
+may find another address. Names, such as those of certificates, are inside the tunnel.
+
+Where it is to resolve names, it is given these: in a CONNECT, and plain HTTP as the whole URL,
+since many proxies allow CONNECT to port 443 alone. What turns into a tunnel needs CONNECT as
+well: the connection itself must never be a sandbox's to write to, for the next request on it may
+be for another host.
 
 Standard library only, as in the rest of the proxy.
 """
@@ -12,12 +17,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from urllib.parse import unquote, urlsplit
 
-from jobs.sandbox.egress.dial import CHUNK, Streams
+from jobs.sandbox.egress.dial import CHUNK, Streams, first_of
 from jobs.sandbox.egress.requests import Target
+
+MAX_TRIED = 4  # addresses of a name; a proxy that refuses one refuses most of them
 
 
 @dataclass(frozen=True)
@@ -38,17 +46,27 @@ class Upstream:
         words = f"Basic {base64.b64encode(said.encode()).decode()}" if parts.username else ""
         return cls(parts.hostname or "", parts.port or (443 if secure else 80), secure, words)
 
-    async def connect(self, target: Target, *, tunnel: bool, limit: int = CHUNK) -> Streams:
-        """A connection that leads to the target, or for one plain request to the proxy itself.
+    async def connect(
+        self, target: Target, addresses: Sequence[str], *, tunnel: bool, limit: int = CHUNK
+    ) -> Streams:
+        """A connection that leads to the target, at one of the addresses if there are any.
 
-        Raises `OSError`.
+        Without them and without a tunnel it is one to the proxy itself, for a request that `ask`
+        makes. Raises `OSError`.
         """
+        if addresses:
+            connect = partial(self._connect, port=target.port, limit=limit)
+            return await first_of(addresses[:MAX_TRIED], connect)
+        return await self._connect(target.host if tunnel else None, target.port, limit)
+
+    async def _connect(self, host: str | None, port: int, limit: int) -> Streams:
+        """With a host: a tunnel to it."""
         reader, writer = await asyncio.open_connection(
             self.host, self.port, ssl=_context() if self.secure else None, limit=limit
         )
         try:
-            if tunnel:
-                await self._tunnel(target, reader, writer)
+            if host is not None:
+                await self._tunnel(host, port, reader, writer)
         except BaseException:
             writer.transport.abort()
             raise
@@ -62,10 +80,9 @@ class Upstream:
         return b"%s %s %s\r\n%s%s" % (method, where, version, self._credentials(), rest)
 
     async def _tunnel(
-        self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        where = f"[{target.host}]" if ":" in target.host else target.host
-        where = f"{where}:{target.port}"
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         head = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n".encode()
         writer.write(head + self._credentials() + b"\r\n")
         try:
