@@ -108,7 +108,7 @@ def rootless_podman() -> Iterator[Podman]:
         (etc / name).write_text(f"{Path('/etc', name).read_text()}{line}\n")
     subprocess.run(["chown", "-R", f"{user}:{user}", folder], check=True)
     script = "".join(f"mount --bind {etc / name} /etc/{name}; " for name in lines)
-    script += 'mount -t proc proc /proc; exec "$@"'
+    script += 'mount -t proc proc /proc; "$@"; exit'
     drop = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups")
     apart = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
     podman = Podman(folder, (*apart, "sh", "-ec", script, "sh", *drop))
@@ -152,7 +152,10 @@ def _service(podman: Podman) -> Iterator[subprocess.Popen[bytes]]:
             import_image(podman, name, programs)
         yield service
     finally:
-        service.kill()  # not all of its parents hand a request to end on
+        if podman.prefix:
+            service.kill()  # and the whole namespace with it, whose first process is the shell
+        else:
+            service.terminate()
         service.wait(20)
 
 
