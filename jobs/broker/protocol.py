@@ -20,6 +20,8 @@ MIB = 1024 * KIB
 
 # reference.md, section 2
 MAX_REQUEST = 8 * MIB
+# In one request. Each takes many times the bytes that it had as text, and the worker is shared.
+MAX_VALUES = 600_000
 MAX_CONCURRENT = 8
 MAX_WAITING = 64
 MAX_OUTPUTS = 100

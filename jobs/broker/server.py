@@ -22,12 +22,14 @@ from jobs.broker.protocol import (
     FAILED,
     MAX_CONCURRENT,
     MAX_REQUEST,
+    MAX_VALUES,
     MAX_WAITING,
     REQUEST_TIMEOUT,
     USAGE,
     BrokerError,
     BrokerHandler,
 )
+from servers.mcp.results import has_more_values
 from umpteenth.core import deadlines
 
 logger = logging.getLogger(__name__)
@@ -169,6 +171,9 @@ class Broker:
             request = json.loads(line)
         except (ValueError, RecursionError):
             return _refusal("the request is not a JSON line", USAGE)
+        # Before anything waits: of several requests at a time only one is then held in memory.
+        if has_more_values(request, MAX_VALUES):
+            return _refusal(f"the request holds more than {MAX_VALUES:,} values", USAGE)
         if not isinstance(request, dict) or not self._allows(request.get("token")):
             return _refusal("the token is not this run's", USAGE)
         try:

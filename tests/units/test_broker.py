@@ -131,6 +131,26 @@ async def test_a_request_above_8_mib_is_refused_and_others_go_on(broker: Broker)
     assert (await ask(broker, "state_list"))["ok"] is True
 
 
+async def test_a_request_that_unfolds_in_the_worker_is_refused_before_anything_is_asked(
+    broker: Broker, run: FakeRun
+) -> None:
+    """8 MiB of `{}` become 200 MiB in the worker, which other runs share."""
+    many: list[Any] = [{}] * protocol.MAX_VALUES
+    answer = await ask(broker, "mcp_call", server="demo", tool="echo", arguments={"x": many})
+    assert answer == {
+        "ok": False,
+        "error": f"the request holds more than {protocol.MAX_VALUES:,} values",
+        "exit": 2,
+    }
+    assert run.calls == []
+
+
+async def test_a_value_of_1_mib_may_hold_nothing_but_digits(broker: Broker, run: FakeRun) -> None:
+    digits = [1] * (protocol.MAX_STATE_VALUE // 3)  # with a comma and a blank each
+    assert (await ask(broker, "state_set", key="k", value=digits))["ok"] is True
+    assert run.state == {"k": digits}
+
+
 async def test_a_value_above_1_mib_is_refused(broker: Broker, run: FakeRun) -> None:
     answer = await ask(broker, "state_set", key="k", value="x" * protocol.MAX_STATE_VALUE)
     assert answer["error"] == "the value is larger than 1 MiB"

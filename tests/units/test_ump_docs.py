@@ -33,7 +33,7 @@ def test_every_command_is_described(name: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        f"| a request | {protocol.MAX_REQUEST // MIB} MiB |",
+        f"| a request | {protocol.MAX_REQUEST // MIB} MiB, {protocol.MAX_VALUES:,} values |",
         f"| {protocol.MAX_CONCURRENT}, and {protocol.MAX_WAITING} that wait |",
         f"| outputs | {protocol.MAX_OUTPUTS}, {protocol.MAX_OUTPUT_BYTES // MIB} MiB together",
         f"| steps | {protocol.MAX_STEPS:,} of {protocol.MAX_STEP_BYTES} bytes |",
