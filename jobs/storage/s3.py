@@ -11,7 +11,7 @@ from typing import Any
 
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 from django.core.files import File
 from storages.backends.s3 import S3Storage
 from storages.utils import clean_name
@@ -69,10 +69,10 @@ class BucketStorage(S3Storage):  # type: ignore[misc]  # no types
             wanted = f"bytes={place}-{min(place + PIECE, size) - 1}"
             try:
                 answer = client.get_object(Bucket=self.bucket_name, Key=key, Range=wanted)
-            except ClientError as error:
+                with answer["Body"] as body:
+                    piece: bytes = body.read()
+            except (BotoCoreError, ClientError) as error:
                 raise OSError(f"{name} cannot be read: {error}") from error
-            with answer["Body"] as body:
-                piece: bytes = body.read()
             return piece
 
         return stored_file(name, size, fetch)

@@ -116,6 +116,7 @@ def send_stored(
 
 def check_stored(path: str) -> None:
     """Raises `Http404` where the file is gone or its storage does not answer."""
+    give_back()  # a bucket may take long to say so
     try:
         found = default_storage.exists(path)
     except Exception:  # storages raise errors of their own kinds
@@ -127,6 +128,7 @@ def check_stored(path: str) -> None:
 
 def read_stored(path: str, start: int, length: int) -> bytes:
     """A part of a file. Raises `Http404` where its storage does not answer."""
+    give_back()
     try:
         with default_storage.open(path, "rb") as handle:
             handle.seek(start)

@@ -390,6 +390,20 @@ def test_a_data_directory_open_to_others_is_pointed_out(
     assert advice(tmp_path, monkeypatch) == ["umpteenth.W004"]
 
 
+@pytest.mark.parametrize(
+    ("url", "ids"),
+    [(None, ["umpteenth.W007"]), ("sqlite:////a/b", ["umpteenth.W007"]), ("postgresql://h/n", [])],
+)
+def test_files_in_sqlite_are_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str | None, ids: list[str]
+) -> None:
+    tmp_path.chmod(0o700)
+    sections = {"storage": {"backend": "database"}, "database": {"url": url}}
+    options = Options.model_validate({"data_dir": tmp_path, **sections})
+    monkeypatch.setattr(checks, "get_options", lambda: options)
+    assert [message.id for message in checks.check_options()] == ids
+
+
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
 def test_a_proxy_that_is_not_used_is_pointed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str

@@ -180,6 +180,14 @@ def test_a_file_with_the_key_of_a_bucket_is_kept_from_others_too(tmp_path: Path)
     assert "hunter22" not in repr(options)
 
 
+def test_a_file_with_the_password_of_a_proxy_is_kept_from_others_too(tmp_path: Path) -> None:
+    (tmp_path / "config.yml").touch(0o644)
+    with pytest.raises(ConfigError, match="can be read by others; run: chmod 600"):
+        load(tmp_path, "network: {sandbox_proxy: 'http://me:hunter22@proxy.example.org:3128'}")
+    proxy = load(tmp_path, "network: {sandbox_proxy: 'http://proxy.example.org:3128'}")
+    assert proxy.network.sandbox_proxy is not None
+
+
 def test_a_section_within_a_section_is_read_from_file_and_variables(tmp_path: Path) -> None:
     """design.md, section 3, Files."""
     options = load(

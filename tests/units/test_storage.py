@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 from django.core.files.base import ContentFile, File
 from django.core.files.storage import FileSystemStorage, Storage, storages
 
@@ -143,6 +144,22 @@ class TestInS3(StorageBehaviour):
         storage = made(options_for(bucket, endpoint="http://127.0.0.1:1"))
         with pytest.raises(BotoCoreError, match="Could not connect"):
             storage.exists("runs/a/x")
+
+    @pytest.mark.parametrize("broken", ["get_object", "read"])
+    def test_a_connection_that_breaks_while_it_is_read_is_an_error(
+        self, storage: Storage, monkeypatch: pytest.MonkeyPatch, broken: str
+    ) -> None:
+        name = storage.save("runs/a/long", ContentFile(LONG))
+        fault = ReadTimeoutError(endpoint_url="https://s3.example.org")
+        body = Mock(read=Mock(side_effect=fault))
+        answers = {"read": Mock(return_value={"Body": MagicMock(__enter__=lambda _: body)})}
+        get_object = answers.get(broken, Mock(side_effect=fault))
+        with storage.open(name, "rb") as file:
+            file.read(10)
+            assert isinstance(storage, BucketStorage)
+            monkeypatch.setattr(storage.connection.meta.client, "get_object", get_object)
+            with pytest.raises(OSError, match="cannot be read: Read timeout"):
+                file.read()
 
     def test_a_file_that_vanishes_while_it_is_read_is_an_error(
         self, storage: Storage, bucket: FakeS3

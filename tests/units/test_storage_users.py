@@ -11,6 +11,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage, storages
 from django.db import OperationalError
+from django.http import Http404
 from django.test import Client
 
 from jobs import services
@@ -18,6 +19,7 @@ from jobs.leftovers import remove_leftovers
 from jobs.models import Blob, Run, StoredFile
 from jobs.storage.removal import delete_files
 from jobs.timeline import Recorder
+from jobs.views import files
 from tests.fakes.executions import execute, without_a_machine
 from tests.fakes.runs import make_job, payloads_of
 from tests.fakes.s3 import FakeS3, fake_s3, options_for
@@ -265,6 +267,23 @@ def test_events_do_not_wait_for_a_storage_that_takes_long_to_fail(
     assert [payload["_blobs"]["text"]["id"] for payload in payloads_of(run, "tool.result")] == [
         None
     ] * 3
+
+
+@pytest.mark.parametrize("what", ["exists", "open"])
+def test_nobody_holds_a_connection_while_a_storage_answers(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def away(*_: Any) -> Any:
+        order.append(what)
+        raise OSError("no route")
+
+    monkeypatch.setattr(files, "give_back", lambda: order.append("given back"))
+    monkeypatch.setattr(storages["default"], what, away)
+    with pytest.raises(Http404):
+        files.check_stored("x") if what == "exists" else files.read_stored("x", 0, 1)
+    assert order == ["given back", what]
 
 
 def test_nobody_waits_for_ever_to_delete_files(

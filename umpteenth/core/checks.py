@@ -19,7 +19,12 @@ def check_options(
     app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any
 ) -> list[CheckMessage]:
     options = get_options()
-    return [*_check_address(options), *_check_data_dir(options), *_check_proxies(options)]
+    return [
+        *_check_address(options),
+        *_check_data_dir(options),
+        *_check_storage(options),
+        *_check_proxies(options),
+    ]
 
 
 def _check_address(options: Options) -> list[CheckMessage]:
@@ -62,6 +67,20 @@ def _check_data_dir(options: Options) -> list[CheckMessage]:
             f"Other users of this machine can look into the data directory {path}.",
             hint=f"Run: chmod 700 {path}",
             id="umpteenth.W004",
+        )
+    ]
+
+
+def _check_storage(options: Options) -> list[CheckMessage]:
+    url = options.database.url
+    on_postgres = url is not None and url.get_secret_value().startswith("postgres")
+    if options.storage.backend != "database" or on_postgres:
+        return []
+    return [
+        Warning(
+            "Files of runs are kept in SQLite: while one is written, nothing else can be.",
+            hint="Leave storage.backend as it is by default, or use Postgres.",
+            id="umpteenth.W007",
         )
     ]
 

@@ -345,7 +345,12 @@ def _read_file(environ: Mapping[str, str], data_dir: Path) -> dict[str, dict[str
 
 def _holds_keys(content: Mapping[str, Any]) -> bool:
     s3 = (content.get("storage") or {}).get("s3")
-    return bool(content.get("security")) or (isinstance(s3, dict) and "secret_key" in s3)
+    proxy = (content.get("network") or {}).get("sandbox_proxy")
+    return (
+        bool(content.get("security"))
+        or (isinstance(s3, dict) and "secret_key" in s3)
+        or "@" in str(proxy)
+    )
 
 
 def _find_file(environ: Mapping[str, str], data_dir: Path) -> Path | None:
