@@ -26,6 +26,7 @@ from pathlib import Path
 
 from jobs.sandbox.base import USER_IDS
 from jobs.sandbox.files import remove_tree
+from jobs.sandbox.locked import left_behind
 from jobs.sandbox.places import system_python
 
 PLACE = "environments"
@@ -149,17 +150,13 @@ class Store:
         return gone
 
     def _remove(self, path: Path) -> bool:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError), left_behind(path) as is_left:
+            if is_left:
                 if not path.name.startswith((_NEW, _OLD)):
                     # Nobody who comes now finds half of it.
                     path = path.rename(path.with_name(f"{_OLD}{secrets.token_hex(8)}"))
                 remove_tree(path)
-            finally:
-                os.close(descriptor)
-            return True
+            return is_left
         return False
 
     def _path(self, digest: str) -> Path:

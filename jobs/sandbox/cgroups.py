@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import fcntl
 import itertools
 import logging
 import os
@@ -26,10 +25,12 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jobs.sandbox.base import Limits
 from jobs.sandbox.hierarchies import CONTROLLERS, Hierarchy, find_hierarchies
+from jobs.sandbox.locked import left_behind, make_locked
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ def _open(hierarchy: Hierarchy, wanted: set[str]) -> _Place | None:
         controllers = _hand_on(parent, controllers)
     if not controllers:
         return None
-    path, lock = _make_locked(parent)
+    path, lock = make_locked(partial(_new_directory, parent))
     place = _Place(path, controllers, hierarchy.unified, lock)
     trial = path / "trial"
     try:
@@ -244,21 +245,10 @@ def _move_processes(group: Path) -> None:
                 _write(leaf / "cgroup.procs", str(pid))
 
 
-def _make_locked(parent: Path) -> tuple[Path, int]:
-    """A new directory and the descriptor that locks it.
-
-    Until it is locked it looks like a leftover to a worker that starts at the same moment; what
-    that one removed is made again.
-    """
-    while True:
-        path = parent / f"{PREFIX}{secrets.token_hex(6)}"
-        os.mkdir(path)
-        with contextlib.suppress(FileNotFoundError):
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if path.exists():
-                return path, lock
-            os.close(lock)
+def _new_directory(parent: Path) -> Path:
+    path = parent / f"{PREFIX}{secrets.token_hex(6)}"
+    os.mkdir(path)
+    return path
 
 
 def _limit(directory: Path, place: _Place, limits: Limits) -> None:
@@ -368,21 +358,10 @@ def _remove_leftovers(top: Path) -> int:
 
 def _remove_if_dead(group: Path) -> bool:
     """Delete the directory of a worker unless that lives, or is somebody else's."""
-    try:
-        descriptor = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        if os.fstat(descriptor).st_uid != os.geteuid():
-            return False
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
-        _remove([*_children(group), group])
-        return not group.exists()
-    finally:
-        os.close(descriptor)
+    with left_behind(group) as is_left:
+        if is_left:
+            _remove([*_children(group), group])
+    return is_left and not group.exists()
 
 
 _shared = Cgroups(find_hierarchies())

@@ -7,15 +7,16 @@ while its owner lives; leftovers of dead processes are removed by the next one t
 from __future__ import annotations
 
 import atexit
-import contextlib
-import fcntl
 import os
 import secrets
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+from jobs.sandbox.locked import left_behind, make_locked
 
 PREFIX = "ump-rt-"
 
@@ -30,24 +31,9 @@ def runtime_dir() -> Path:
         if _current is None or _current[0] != os.getpid():
             base = _base()
             _remove_leftovers(base)
-            _current = (os.getpid(), *_make(base))
+            new = partial(_new_directory, base)
+            _current = (os.getpid(), *make_locked(new))
         return _current[1]
-
-
-def _make(base: Path) -> tuple[Path, int]:
-    """A new directory and the descriptor that locks it.
-
-    Until it is locked it looks like a leftover to a process that starts at the same moment; what
-    that one removed is made again.
-    """
-    while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if path.exists():
-                return path, descriptor
-            os.close(descriptor)
 
 
 def socket_path() -> Path:
@@ -74,17 +60,15 @@ def _base() -> Path:
     return Path("/tmp")
 
 
+def _new_directory(base: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+
+
 def _remove_leftovers(base: Path) -> None:
     for path in base.glob(PREFIX + "*"):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(descriptor).st_uid != os.geteuid():
-                    continue
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with left_behind(path) as is_left:
+            if is_left:
                 shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)
 
 
 @atexit.register

@@ -77,6 +77,7 @@ WITHOUT_DJANGO = (
     "jobs.schedule",
     "jobs.sandbox.deleted",
     "jobs.sandbox.disk",
+    "jobs.sandbox.locked",
     "jobs.sandbox.egress",
     "jobs.sandbox.hierarchies",
     "jobs.sandbox.launcher",

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.sandbox import runtime
+from jobs.sandbox import locked, runtime
+from jobs.sandbox.locked import left_behind
 
 
 @pytest.fixture
@@ -57,15 +58,36 @@ def test_one_that_another_process_took_for_a_leftover_is_made_again(
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, module.__name__, _Patched(module, name, late))
+        patch.setattr(locked, module.__name__, _Patched(module, name, late))
         path = runtime.runtime_dir()
     assert path.is_dir()
     assert path not in removed
     runtime._remove()
 
 
+def test_what_is_held_is_gone_a_link_or_anothers_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    held, lock = locked.make_locked(lambda: _made(tmp_path / "held"))
+    for path in (held, tmp_path / "link", tmp_path / "gone"):
+        with left_behind(path) as is_left:
+            assert not is_left
+    os.close(lock)
+    with left_behind(held) as is_left, left_behind(held) as is_left_to_another:
+        assert (is_left, is_left_to_another) == (True, False)
+    monkeypatch.setattr(os, "geteuid", lambda: held.stat().st_uid + 1)
+    with left_behind(held) as is_left:
+        assert not is_left
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
 class _Patched:
-    """A module as `runtime` sees it, with one function of ours."""
+    """A module as `locked` sees it, with one function of ours."""
 
     def __init__(self, module: object, name: str, function: object) -> None:
         self._module = module

@@ -7,13 +7,13 @@ was beside our own: others may be out of sight.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from pathlib import Path
 
 from jobs.sandbox.engine.client import Client, EngineError
 from jobs.sandbox.engine.containers import LABEL
+from jobs.sandbox.locked import left_behind
 from jobs.sandbox.runtime import PREFIX, runtime_dir
 
 logger = logging.getLogger(__name__)
@@ -39,19 +39,10 @@ def remove_leftovers(client: Client) -> int:
 def is_alive(directory: Path, beside: Path) -> bool:
     """Whether the process whose runtime directory this is may still hold it. Of one that is not to
     be seen this is known in `beside` alone."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    if not os.path.lexists(directory):
         return directory.parent != beside
-    except OSError:
-        return True  # another user's: not ours to judge
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    with left_behind(directory) as is_left:
+        return not is_left
 
 
 def remove(client: Client, container: str) -> None:
