@@ -190,17 +190,19 @@ def test_a_log_is_text_without_colours_and_passwords() -> None:
     assert log.text().endswith("x…\nnext")
 
 
-@pytest.mark.parametrize("words", ["w" * 60, "w" * 1970, "w" * 3970, "https://a:b@c/ " * 260])
+@pytest.mark.parametrize(
+    "words", ["w" * 60, "w" * 1970, "w" * 3970, f"https://{'a' * 30}:b@c/ " * 90]
+)
 def test_a_password_is_hidden_wherever_a_long_line_is_cut(words: str) -> None:
     for shift in range(40):
         log = BuildLog()
         line = f"{words}{'.' * shift} https://me:secret@example.org/simple {'z' * 3000}"
-        for at in range(0, len(line), 97):
-            log.write(line[at : at + 97].encode())
+        for at in range(0, len(line), 7):
+            log.write(line[at : at + 7].encode())
         log.write(b"\n")
         text = log.text()
         assert text.startswith(("www", "https://***@c/"))
-        assert not re.search(r"me:|secret|ecret@|a:b", text)
+        assert not re.search(r"me:|[^*]@|:b", text)
 
 
 def test_the_last_words_of_a_log_say_what_went_wrong() -> None:
