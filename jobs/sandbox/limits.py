@@ -18,7 +18,7 @@ def resource_limits(limits: Limits, controllers: Collection[str]) -> list[tuple[
     None of them is beyond what this process has itself. `controllers` are those of its group.
     """
     found = [
-        _within(resource.RLIMIT_NOFILE, 4096, 65_536),
+        _descriptors(),
         _within(resource.RLIMIT_CORE, 0, 0),
         # A single file then cannot outgrow the disk between two looks at it.
         _within(resource.RLIMIT_FSIZE, limits.disk, limits.disk),
@@ -27,6 +27,15 @@ def resource_limits(limits: Limits, controllers: Collection[str]) -> list[tuple[
         # Not RLIMIT_AS: Node reserves many times what it uses.
         found.append(_within(resource.RLIMIT_DATA, limits.memory, limits.memory))
     return found
+
+
+def _descriptors() -> tuple[int, int, int]:
+    """Half of our own: descriptors in messages that nobody takes count for their user, up to the
+    limit of whoever sends the next one. A plain user's scripts are the worker's own user, and at
+    his limit no sandbox could be given its pipes any more.
+    """
+    most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    return _within(resource.RLIMIT_NOFILE, min(4096, most), min(65_536, most))
 
 
 def process_limit(limits: Limits) -> int:

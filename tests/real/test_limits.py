@@ -6,6 +6,7 @@ As root control groups hold it; what a plain user's sandbox cannot be held to, i
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -400,6 +401,35 @@ for which in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE, resource.RLIMIT_NOFIL
     assert python(user, program, {})["out"] == ""
     script = "for d in /sys/fs/cgroup /sys/fs/cgroup/*; do mkdir $d/x && echo made; done"
     assert run(user, ["bash", "-c", script], {})["out"] == ""
+
+
+def test_messages_that_nobody_takes_leave_descriptors_to_the_worker(user: User) -> None:
+    """They count for the user of the worker, where that is a plain one, whoever sent them: at his
+    limit no other sandbox would start."""
+    program = """
+import array, errno, resource, socket
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+held, sent = [], 0
+batch = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 250))]
+while True:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.setblocking(False)
+    held.append((ours, theirs))
+    try:
+        while True:
+            ours.sendmsg([b"x"], batch)
+            sent += 250
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        print(errno.errorcode[error.errno], sent)
+        break
+"""
+    refused, sent = python(user, program, {})["out"].split()
+    assert refused == "ETOOMANYREFS"
+    # The last message may go beyond it by what is in it.
+    assert 0 < int(sent) <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 + 250
 
 
 HOLDER = """

@@ -45,9 +45,19 @@ class TestResourceLimits:
         # Node and WebAssembly reserve more of it than any machine has.
         assert resource.RLIMIT_AS not in self.of(frozenset())
 
+    @pytest.mark.parametrize(
+        ("ours", "theirs"),
+        [(1024, (512, 512)), (20_000, (4096, 10_000)), (1 << 20, (4096, 65_536))],
+    )
+    def test_descriptors_are_half_of_ours(
+        self, monkeypatch: pytest.MonkeyPatch, ours: int, theirs: tuple[int, int]
+    ) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (ours, 1 << 20))
+        assert self.of(ALL)[resource.RLIMIT_NOFILE] == theirs
+
     def test_nothing_is_raised_above_our_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda which: (5, 7))
-        assert set(self.of(frozenset()).values()) == {(7, 7), (0, 0)}
+        assert set(self.of(frozenset()).values()) == {(2, 2), (7, 7), (0, 0)}
         assert limits.process_limit(LIMITS) == 7
 
 
