@@ -2,7 +2,8 @@
 
 Standard library and `jobs.sandbox` only, so that a plain user can run it from a copy.
 
-    sandbox_trial.py run DATA_DIR   a JSON request on standard input, the results on standard output
+    sandbox_trial.py run DATA_DIR   a JSON request on each line of standard input, and the results
+                                    on standard output
     sandbox_trial.py storm MARKER [guarded]   start sandboxes without end until killed
 """
 
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jobs.sandbox import bubblewrap, cgroups
+from jobs.sandbox import bubblewrap, cgroups, disk
 from jobs.sandbox.base import Adapter, Bind, Limits, SandboxProcess, SandboxSpec
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.egress.base import Egress, EgressEvent, Refused
@@ -56,19 +57,14 @@ def make_spec(request: dict[str, Any]) -> SandboxSpec:
 
 
 async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
-    places = Places(
-        data_dir,
-        readonly=tuple(Path(path) for path in request.get("readonly", [])),
-        hidden=(data_dir,),
-        uv=find_uv(),
-        certificates=visible_certificates(os.environ),
-    )
-    adapter: Adapter = make_adapter(places, request.get("engine"))
+    EVENTS.clear()
+    adapter = adapter_of(str(data_dir), tuple(request.get("readonly", ())), request.get("engine"))
     if request.get("unfiltered"):
         assert isinstance(adapter, Bubblewrap)
         leave_out_the_filter(adapter)
     elif problem := adapter.problem():
         return {"problem": problem}
+    disk.FLOOR = request.get("floor", disk.FLOOR)
     others = [
         await adapter.start(other["argv"], make_spec(other)) for other in request.get("others", [])
     ]
@@ -87,6 +83,24 @@ async def run(data_dir: Path, request: dict[str, Any]) -> dict[str, Any]:
     finally:
         for other in others:
             await other.kill()
+
+
+ADAPTERS: dict[str, Adapter] = {}
+
+
+def adapter_of(data_dir: str, readonly: tuple[str, ...], engine: dict[str, str] | None) -> Adapter:
+    """The same for the same words, as a worker has it: each tries itself out first."""
+    key = repr((data_dir, readonly, engine))
+    if key not in ADAPTERS:
+        places = Places(
+            Path(data_dir),
+            readonly=tuple(map(Path, readonly)),
+            hidden=(Path(data_dir),),
+            uv=find_uv(),
+            certificates=visible_certificates(os.environ),
+        )
+        ADAPTERS[key] = make_adapter(places, engine)
+    return ADAPTERS[key]
 
 
 def make_adapter(places: Places, engine: dict[str, str] | None) -> Adapter:
@@ -169,8 +183,8 @@ def main() -> None:
     if sys.argv[1] == "storm":
         asyncio.run(storm(sys.argv[2], guarded="guarded" in sys.argv[3:]))
     else:
-        result = asyncio.run(run(Path(sys.argv[2]), json.load(sys.stdin)))
-        print(json.dumps(result))
+        for line in sys.stdin:
+            print(json.dumps(asyncio.run(run(Path(sys.argv[2]), json.loads(line)))), flush=True)
 
 
 if __name__ == "__main__":

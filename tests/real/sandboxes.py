@@ -10,8 +10,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class User:
     data_dir: Path
     # Options of an engine that makes the sandboxes in place of bubblewrap.
     engine: dict[str, str] | None = None
+    # Trials under way, by their prefix.
+    trials: dict[tuple[str, ...], Trial] = field(default_factory=dict)
 
     def trial(self, *arguments: str) -> list[str]:
         return [
@@ -54,22 +56,58 @@ class User:
         }
 
     def run(self, argv: list[str], **request: Any) -> dict[str, Any]:
-        """Run a command in a sandbox; `{code, out, err}`."""
-        done = subprocess.run(
-            self.trial("run", str(self.data_dir)),
-            input=json.dumps({"argv": argv, "engine": self.engine, **request}),
-            capture_output=True,
+        """Run a command in a sandbox; `{code, out, err}`.
+
+        One process makes them all, as a worker does, but for those that are told of their limits,
+        or in which the process itself is another one.
+        """
+        request = {"argv": argv, "engine": self.engine, **request}
+        if {"limits", "unfiltered"} & set(request):
+            with closing(Trial(self)) as trial:
+                return trial.run(request)
+        if self.prefix not in self.trials:
+            self.trials[self.prefix] = Trial(self)
+        return self.trials[self.prefix].run(request)
+
+    def end_trials(self) -> None:
+        for trial in self.trials.values():
+            trial.close()
+
+
+class Trial:
+    """A process of `sandbox_trial.py`, which says nothing but its results."""
+
+    def __init__(self, user: User) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._process = subprocess.Popen(
+            user.trial("run", str(user.data_dir)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
-            timeout=60,
-            env=self.environment,
+            env=user.environment,
             cwd="/",
-            check=False,
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-        result: dict[str, Any] = json.loads(done.stdout)
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert self._said() == ""
+        result: dict[str, Any] = json.loads(line)
         assert "problem" not in result, result
         return result
+
+    def close(self) -> None:
+        with self._errors:
+            self._process.communicate(timeout=60)
+            assert (self._process.returncode, self._said()) == (0, "")
+
+    def _said(self) -> str:
+        number = self._errors.fileno()  # whose place is the process's, too
+        return os.pread(number, 65536, 0).decode(errors="replace")
 
 
 @contextmanager
@@ -81,16 +119,34 @@ def user_who(name: str) -> Iterator[User]:
         data_dir.mkdir(mode=0o700)
         (data_dir / "secret").write_text("the-key-of-everything")
         if name == "own" or os.geteuid() != 0:
-            yield User(name, (), sys.executable, PROJECT, data_dir)
+            with _trying(User(name, (), sys.executable, PROJECT, data_dir)) as user:
+                yield user
             return
         code = _copy_code(public)
         os.chown(data_dir, PLAIN_ID, PLAIN_ID)
         os.chown(data_dir / "secret", PLAIN_ID, PLAIN_ID)
-        user = str(PLAIN_ID)
-        drop = ("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--inh-caps=-all")
-        yield User(name, drop, system_python(), code, data_dir)
+        number = str(PLAIN_ID)
+        drop = (
+            "setpriv",
+            "--reuid",
+            number,
+            "--regid",
+            number,
+            "--clear-groups",
+            "--inh-caps=-all",
+        )
+        with _trying(User(name, drop, system_python(), code, data_dir)) as user:
+            yield user
     finally:
         shutil.rmtree(public)
+
+
+@contextmanager
+def _trying(user: User) -> Iterator[User]:
+    try:
+        yield user
+    finally:
+        user.end_trials()
 
 
 def _copy_code(public: Path) -> Path:

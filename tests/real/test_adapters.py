@@ -11,7 +11,6 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -40,10 +39,12 @@ def user(request: pytest.FixtureRequest, podman: Podman) -> Iterator[User]:
         yield found
 
 
-@pytest.fixture(params=["bubblewrap", "engine"])
-def adapter(request: pytest.FixtureRequest, podman: Podman, tmp_path: Path) -> Adapter:
+@pytest.fixture(scope="module", params=["bubblewrap", "engine"])
+def adapter(
+    request: pytest.FixtureRequest, podman: Podman, tmp_path_factory: pytest.TempPathFactory
+) -> Adapter:
     """One of this process."""
-    return make_adapter(request.param, podman, tmp_path)
+    return make_adapter(request.param, podman, tmp_path_factory.mktemp("data"))
 
 
 def test_a_command_runs_as_the_party_without_any_privilege(user: User) -> None:

@@ -25,7 +25,7 @@ CLIENT = Path(__file__).with_name("hostile_client.py").read_text()
 KNOWN = {"site.test": ["127.0.0.1"]}
 
 
-@pytest.fixture(params=["own", "plain"])
+@pytest.fixture(scope="module", params=["own", "plain"])
 def user(request: pytest.FixtureRequest) -> Iterator[User]:
     with user_who(request.param) as user:
         yield user
