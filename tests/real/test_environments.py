@@ -51,7 +51,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
             shutil.copy(uv.with_name(program), name)
         Path(name).chmod(0o755)
         with site_of(request.param, {"PATH": f"{name}:{os.environ['PATH']}"}) as found:
-            assert found.run("migrate").returncode == 0
+            found.migrate()
             done = found.run("env", "build", "-", "--wait", input=TOOLS)
             assert done.returncode == 0, done.stdout + done.stderr
             yield found

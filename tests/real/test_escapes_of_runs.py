@@ -108,8 +108,7 @@ def victim(
     """Its key of a server, its argument and its secret are in no other process's hands."""
     variables = {"UMPTEENTH_MCP__AUTO_CONNECT": "false"}
     with site_with(request.param, variables) as site:
-        done = site.run("migrate")
-        assert done.returncode == 0, done.stderr
+        site.migrate()
         key, argument, secret = (uuid4().hex for _ in range(3))
         found = Victim(site, key, argument, secret, request.param == "engine")
         assert site.run("secret", "set", "TOKEN", input=found.secret).returncode == 0

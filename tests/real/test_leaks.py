@@ -61,7 +61,7 @@ def servers() -> Iterator[dict[str, tuple[str, dict[str, object]]]]:
 @pytest.fixture(scope="module")
 def site(servers: dict[str, tuple[str, dict[str, object]]]) -> Iterator[Site]:
     made = new_site({"UMPTEENTH_MCP__AUTO_CONNECT": "false"})
-    assert made.run("migrate").returncode == 0
+    made.migrate()
     for name, (transport, values) in servers.items():
         made.ask("add_server", name, transport, values)
     yield made

@@ -56,8 +56,7 @@ ump mcp call time get_current_time '{"timezone": "Europe/Berlin"}'
 @pytest.fixture(scope="module", params=USERS)
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     with site_of(request.param, {"UMPTEENTH_MCP__AUTO_CONNECT": "false"}) as site:
-        done = site.run("migrate")
-        assert done.returncode == 0, done.stderr
+        site.migrate()
         for name, (command, *args) in {**SERVERS, **NEVER_STARTED}.items():
             site.ask("add_server", name, "stdio", {"command": command, "args": args})
         site.start("worker")

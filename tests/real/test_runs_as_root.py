@@ -44,7 +44,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         "UMPTEENTH_SANDBOX__SERVER_HOME_LIMIT": "16",
     }
     with site_of(request.param, variables) as site:
-        assert site.run("migrate").returncode == 0
+        site.migrate()
         fake = ["/usr/bin/python3", str(site.code / FAKE)]
         for words in (
             ["plain", "--", *fake],

@@ -152,7 +152,7 @@ def worker_site(folder: Path) -> Iterator[Site]:
     shown = (*python_environment(), PROJECT / "tests", folder)
     site = new_site({"UMPTEENTH_SANDBOX__READONLY_PATHS": ",".join(map(str, shown))})
     try:
-        assert site.run("migrate").returncode == 0
+        site.migrate()
         site.start("worker")
         eventually(lambda: site.ask("workers"), "the worker's report")
         yield site
