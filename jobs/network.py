@@ -125,7 +125,8 @@ def _refuse_what_is_more(name: str, shown: str) -> None:
     _refuse_an_address(name.strip("[]"), shown)
     if any(sign in name for sign in "/:@?#"):
         raise DomainError(
-            f"{shown} is more than a name; write api.example.org, without https://, port or path."
+            f"{shown} is more than a name; write it like api.example.org, without https://, port "
+            "and path."
         )
 
 

@@ -27,7 +27,7 @@ def _accounts() -> Iterator[str]:
         yield (
             f"On this machine the user of {_NAMES[party]} ({number}) is the account {name}, which "
             "can read what they are given, secrets too: start the worker as a plain user of its "
-            f"own, or where no account has the number {number} (docs/sandboxes.md)."
+            f"own, or where no account has the number {number} (docs/operations.md)."
         )
 
 
@@ -37,7 +37,7 @@ def _groups() -> Iterator[str]:
     if names:
         yield (
             f"Programs in sandboxes read what the worker's groups may read ({', '.join(names)}): "
-            "start the worker as a user who is in no other group (docs/sandboxes.md)."
+            "start the worker as a user who is in no other group (docs/operations.md)."
         )
 
 

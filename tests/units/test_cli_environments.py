@@ -75,7 +75,7 @@ def test_a_file_makes_an_environment_and_says_who_builds_it(tmp_path: Path) -> N
     report(database_now(), slots=1, problem="")
     Worker.objects.update(machine="m1")
     done = env("build", str(path))
-    assert done.stderr == "It is built on 1 machine now.\n"
+    assert done.stderr == "1 machine builds it now. See: umpteenth env show tools\n"
     assert Environment.objects.count() == 1
     assert EnvironmentBuild.objects.get().status == "queued"
 

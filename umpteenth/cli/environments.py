@@ -49,7 +49,7 @@ def build(file: str, wait: bool, as_json: bool) -> None:
         emit_json(services.environment_shape(environment))
     elif done is None:
         click.echo(f"Environment {environment.name} stored.")
-        _say_who_builds(len(asked))
+        _say_who_builds(environment.name, len(asked))
     elif done.status == done.Status.READY:
         click.echo(f"Environment {environment.name} is ready.")
     if done is not None and done.status != done.Status.READY:
@@ -58,9 +58,10 @@ def build(file: str, wait: bool, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _say_who_builds(asked: int) -> None:
+def _say_who_builds(name: str, asked: int) -> None:
     if asked:
-        click.echo(f"It is built on {asked} machine{'s' if asked != 1 else ''} now.", err=True)
+        who = "1 machine builds" if asked == 1 else f"{asked} machines build"
+        click.echo(f"{who} it now. See: umpteenth env show {name}", err=True)
     else:
         click.echo("No worker is running: the first run builds it; --wait does it now.", err=True)
 

@@ -118,7 +118,9 @@ class EgressRules:
                 " reached."
             )
         if not self.rules.allows_name(host):
-            raise Refused(f"{host} is not among the job's allowed domains.")
+            raise Refused(
+                f"{host} is not among the job's allowed domains (Network in the job's settings)."
+            )
 
     @staticmethod
     def _check_form(host: str) -> None:
