@@ -290,13 +290,15 @@ def test_several_threads_with_loops_of_their_own_share_an_adapter(adapter: Adapt
 async def test_nothing_of_it_is_left_with_the_worker(adapter: Adapter) -> None:
     spec = SandboxSpec(party="agent", network=False)
     counts = []
-    for _ in range(8):
+    for _ in range(14):
         process = await adapter.start(["cat"], spec)
         await process.kill()
         await asyncio.sleep(0)
         files = {path for path in os.listdir(runtime_dir()) if path.endswith((".sock", ".pipe"))}
         counts.append((len(os.listdir("/proc/self/fd")), len(files)))
-    assert counts[4] == counts[-1]
+    assert counts[4][1] == counts[-1][1] == 0
+    # An engine's connections come and go with the threads that ask it something.
+    assert counts[-1][0] < counts[4][0] + (5 if adapter.name == "engine" else 1)
 
 
 async def test_output_arrives_as_it_is_written_and_input_may_end_by_itself(

@@ -45,6 +45,7 @@ def asked_for(
         IMAGE,
         host or Host(0),
         report=Path("/run/report.pipe"),
+        lifeline=Path("/run/lifeline.pipe"),
         listener=Path("/run/listener.sock") if spec.egress else None,
         owner="/run/ump-rt-1",
     )

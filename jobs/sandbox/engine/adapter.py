@@ -2,8 +2,8 @@
 
 A container is made, its three streams are connected, and then it is started: its first process is
 a shell of ours, the command its child. When the command ends, so does the container, and with it
-everything in it. Unlike a launcher an engine outlives its worker: what a dead one left is removed
-by the next (`leftovers`).
+everything in it. Unlike a launcher an engine outlives its worker: inside, somebody waits for the
+worker's end to end everything; what is left is removed by the next one (`leftovers`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from jobs.sandbox.engine.containers import NO_PYTHON, Host, Image, container
 from jobs.sandbox.engine.running import (
     Control,
     Made,
+    Pipe,
     Report,
     close_listening,
     finished,
@@ -177,6 +178,8 @@ class Engine:
             user = host.user_inside(spec)
             report = Report.make(user)
             undo.callback(report.close)
+            lifeline = Pipe.make(user)
+            undo.callback(lifeline.close)
             handing = None
             if spec.egress is not None:
                 handing = listening(user)
@@ -189,11 +192,12 @@ class Engine:
                     self._known_image(spec.base or self.image),
                     host,
                     report=report.path,
+                    lifeline=lifeline.path,
                     listener=Path(handing.getsockname()) if handing is not None else None,
                     owner=str(runtime_dir()),
                 )
                 answer = self._client.call(lambda api: api.create_container_from_config(body))
-                made = Made(self._client, answer["Id"], report, handing)
+                made = Made(self._client, answer["Id"], report, lifeline, handing)
                 undo.pop_all()
                 undo.callback(made.discard)
                 made.connect()

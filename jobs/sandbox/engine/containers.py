@@ -35,6 +35,7 @@ LISTEN_SOURCE = Path(__file__).with_name("listen.py")
 LISTEN_PROGRAM = "/ump/listen.py"
 LISTENER_SOCKET = "/ump/listener.sock"
 REPORT = "/ump/report"
+LIFELINE = "/ump/lifeline"
 NO_PYTHON = "no python"
 # Behind the image's own, so that what an image brings is what it uses.
 TOOLS = "/ump/tools"
@@ -55,9 +56,15 @@ MASKED = (
 # The first process of a sandbox. The command is its child, because the kernel keeps most signals
 # from the first one, and so that it can say at the end what only the inside knows. Its own words
 # ("Killed") are nobody's business. The pipe of the report is opened for both directions: opening
-# it must not wait for a reader.
+# it must not wait for a reader. Nothing comes out of the lifeline but its end, which is that of the
+# worker.
 FIRST_PROCESS = f"""
 exec 8>&2 2>/dev/null
+(
+  exec <{LIFELINE} >/dev/null 8>&-
+  read -r nothing
+  kill -KILL -1
+) &
 (
   exec 2>&8 8>&-
   how=$1
@@ -181,14 +188,17 @@ def container(
     host: Host,
     *,
     report: Path,
+    lifeline: Path,
     listener: Path | None,
     owner: str,
 ) -> dict[str, Any]:
-    """The body of the request. `report` is a pipe that the first process writes to, `listener` the
-    socket on which a guarded sandbox hands over its own, `owner` this worker's mark."""
+    """The body of the request. `report` is a pipe that the first process writes to, `lifeline`
+    one that ends with the worker, `listener` the socket on which a guarded sandbox hands over its
+    own, `owner` this worker's mark."""
     user = host.user_inside(spec)
     mounts = _mounts(spec, places, image, host)
     mounts.bind(Bind(report, REPORT, writable=True))
+    mounts.show(lifeline, LIFELINE)
     if listener is not None:
         mounts.show(
             small_file("listen.py", lambda: LISTEN_SOURCE.read_text("utf-8")), LISTEN_PROGRAM

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from jobs.sandbox.base import Exit, SandboxError, SandboxSpec
 from jobs.sandbox.egress.proxy import Proxy
@@ -33,25 +33,37 @@ _KILLED = 128 + 9
 
 
 @dataclass
-class Report:
-    """A pipe with a name, on which the first process says what only the inside knows.
-
-    Whatever runs inside may write to it as well, and would only speak ill of itself. It holds no
-    more than a pipe does.
-    """
+class Pipe:
+    """One with a name, for a user inside."""
 
     path: Path
     descriptor: int
-    content: str = ""
 
     @classmethod
-    def make(cls, user: int) -> Report:
+    def make(cls, user: int) -> Self:
         path = socket_path().with_suffix(".pipe")
         os.mkfifo(path, 0o600)
         if os.geteuid() == 0:
             os.chown(path, user, user)
         # For both directions: it must not seem ended before somebody inside has opened it.
         return cls(path, os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass
+class Report(Pipe):
+    """On which the first process says what only the inside knows.
+
+    Whatever runs inside may write to it as well, and would only speak ill of itself. It holds no
+    more than a pipe does.
+    """
+
+    content: str = ""
 
     def read(self) -> str:
         if self.descriptor >= 0:
@@ -65,12 +77,6 @@ class Report:
         said = [line[2] for line in lines if line[:2] == [kind, name] and len(line) == 3]
         return bool(said) and said[-1].isdigit() and int(said[-1]) > 0
 
-    def close(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-        self.path.unlink(missing_ok=True)
-
 
 @dataclass
 class Made:
@@ -79,6 +85,7 @@ class Made:
     client: Client
     id: str
     report: Report
+    lifeline: Pipe  # ends with this process, and the sandbox with it
     handing: socket.socket | None
     _sock: socket.socket | None = None
     _started: bool = False
@@ -163,6 +170,7 @@ class Made:
         with self._lock:
             self.report.read()
             self.report.close()
+            self.lifeline.close()
             if self.handing is not None:
                 close_listening(self.handing)
             if self._sock is not None:
