@@ -137,7 +137,8 @@ def _packages(kind: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise DefinitionError(f"{kind}: must be a list of packages, such as [{_EXAMPLES[kind]}].")
+        example = _EXAMPLES[kind].partition(" ")[0]
+        raise DefinitionError(f"{kind}: must be a list of packages, such as [{example}].")
     if len(value) > MAX_PACKAGES:
         raise DefinitionError(f"{kind}: has at most {MAX_PACKAGES} packages.")
     # Blanks have no meaning in any of the three: `humanize >= 4` is written in both ways.
