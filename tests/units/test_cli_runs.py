@@ -202,6 +202,11 @@ def test_an_unknown_run_fails(verb: str, run_id: str) -> None:
             "s: 3 tools, connected again after: It ended.",
         ),
         ("server.unavailable", {"message": "M", "reason": "R"}, "M: R"),
+        (
+            "server.unavailable",
+            {"message": "M", "reason": "R" * 300 + ".", "hint": "Do this."},
+            "M: " + "R" * 300 + ". Do this.",
+        ),
         ("tool.call", {"server": "s", "tool": "t", "arguments": {"ä": True}}, 's t {"ä": true}'),
         ("outputs.set", {"name": "n", "value": [None]}, "n = [null]"),
         (

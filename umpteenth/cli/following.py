@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 POLL = 0.2  # seconds
 PATIENCE = 3.0  # seconds that a worker has to claim the run
 MAX_LINE = 200  # characters of a value on one line
+MAX_REASON = 1_000  # of what went wrong, whose end says what to do
 
 
 def follow(
@@ -64,7 +65,8 @@ def describe(kind: str, payload: dict[str, Any]) -> str:
     describer = _DESCRIBERS.get(kind)
     text = describer(payload) if describer else ", ".join(map(str, payload.values()))
     line = " ⏎ ".join(text.rstrip().splitlines())
-    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
+    most = MAX_REASON if kind in _REASONS else MAX_LINE
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _tool_result(payload: dict[str, Any]) -> str:
@@ -105,13 +107,25 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
+_REASONS = frozenset(
+    {
+        "run.status",
+        "server.unavailable",
+        "server.skipped",
+        "network.refused",
+        "network.failed",
+        "tool.refused",
+    }
+)
 _DESCRIBERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "run.status": lambda p: p.get("status", "") + (f": {p['error']}" if p.get("error") else ""),
     "server.connected": lambda p: (
         f"{p.get('server')}: {p.get('tools')} tools"
         + (f", connected again after: {p['after']}" if p.get("after") else "")
     ),
-    "server.unavailable": lambda p: f"{p.get('message')}: {p.get('reason')}",
+    "server.unavailable": lambda p: (
+        f"{p.get('message')}: {p.get('reason')}" + (f" {p['hint']}" if p.get("hint") else "")
+    ),
     "server.skipped": lambda p: f"{p.get('server')}: {p.get('reason')}",
     "server.notice": lambda p: f"{p.get('server')}: {p.get('message')}",
     "server.tools_changed": lambda p: f"{p.get('server')}: its tools have changed",
