@@ -74,7 +74,7 @@ def _job(content: Mapping[str, Any]) -> JobData:
         memory=_whole("memory", "MiB", content.get("memory", DEFAULT_MEMORY)),
         disk=_whole("disk", "MiB", content.get("disk", DEFAULT_DISK)),
         run_as_root=_flag("run_as_root", content.get("run_as_root", False)),
-        environment=_text(content, "environment", "") if content.get("environment") else "",
+        environment="" if content.get("environment") is None else _text(content, "environment"),
         enabled=_flag("enabled", content.get("enabled", True)),
         cron=cron,
         timezone=timezone,

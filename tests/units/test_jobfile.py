@@ -66,6 +66,7 @@ def test_name_and_script_are_enough() -> None:
         (LEAST + "schedule: {cron: 5}\n", "schedule.cron: must be text"),
         (LEAST + "schedule: {every: day}\n", "schedule.every: unknown key"),
         (LEAST + "schedule: {cron: '0 9 * * *', timezone: 1}\n", "schedule.timezone: must be"),
+        *((LEAST + f"environment: {v}\n", "environment: must be text") for v in ("0", "off", "[]")),
         (LEAST + "servers: [everything]\n", "servers: must be a mapping"),
         (LEAST + "servers: {everything: some}\n", "servers.everything: must be all or a list"),
         (LEAST + "servers: {everything: [1]}\n", "servers.everything: must be all or a list"),
