@@ -135,7 +135,10 @@ def begin_victim(
     sleeper = f"sleep {mark}"
     eventually(lambda: any(line.startswith(sleeper) for line in processes_with(mark)), "a victim")
     eventually(lambda: processes_with(victim.argument), "the server of the victim")
-    [broker] = Remains(site).sockets()
+    # Containers hand over what they listen on by a socket that goes with that.
+    remains = Remains(site)
+    eventually(lambda: len(remains.sockets()) == 1, "the broker's socket alone")
+    [broker] = remains.sockets()
     pid = process_of(f"sleep\0{mark}".encode())
     port, text = service
     return {
