@@ -34,8 +34,11 @@ def _descriptors() -> tuple[int, int, int]:
     limit of whoever sends the next one. A plain user's scripts are the worker's own user, and at
     his limit no sandbox could be given its pipes any more.
     """
-    most = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-    return _within(resource.RLIMIT_NOFILE, min(4096, most), min(65_536, most))
+    soft, hard = 4096, 65_536
+    ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if ours != resource.RLIM_INFINITY:
+        soft, hard = min(soft, ours // 2), min(hard, ours // 2)
+    return _within(resource.RLIMIT_NOFILE, soft, hard)
 
 
 def process_limit(limits: Limits) -> int:

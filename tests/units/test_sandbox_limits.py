@@ -47,7 +47,12 @@ class TestResourceLimits:
 
     @pytest.mark.parametrize(
         ("ours", "theirs"),
-        [(1024, (512, 512)), (20_000, (4096, 10_000)), (1 << 20, (4096, 65_536))],
+        [
+            (1024, (512, 512)),
+            (20_000, (4096, 10_000)),
+            (1 << 20, (4096, 65_536)),
+            (-1, (4096, 65_536)),
+        ],
     )
     def test_descriptors_are_half_of_ours(
         self, monkeypatch: pytest.MonkeyPatch, ours: int, theirs: tuple[int, int]
