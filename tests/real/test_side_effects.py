@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from jobs.toolbox import LIMIT_NOTE
-from tests.real.conftest import PROJECT, Site, eventually
+from tests.fakes.mcp_http import FakeHttp, Request, running
+from tests.real.conftest import PATIENCE, PROJECT, Site, eventually
 from tests.real.test_runs import SYSTEM_PYTHON, make_job, of_kind, run_now, start, wait_for
 
 FAKE = PROJECT / "tests" / "fakes" / "mcp_server.py"
@@ -95,5 +99,28 @@ def test_a_worker_that_is_killed_leaves_them_behind(site: Site, fake: str) -> No
     assert (counted["tool"], counted["outcome"]) == ("count", "succeeded")
     assert (hung["tool"], hung["outcome"]) == ("hang", "unknown")
     assert hung["arguments"] == '{"to": "nobody"}'
+    site.processes.insert(0, site.start("worker"))
+    site.processes.pop()
+
+
+def test_a_call_is_on_record_when_its_server_hears_of_it(site: Site) -> None:
+    """P76: with a worker that is killed at that very moment."""
+    [worker, *_] = site.processes
+
+    def kill(request: Request) -> None:
+        if request.rpc == "tools/call":
+            os.kill(worker.pid, signal.SIGKILL)
+
+    with running(FakeHttp(script=kill)) as server:
+        done = site.run("mcp", "add", "remote", "--url", server.url)
+        assert done.returncode == 0, done.stderr
+        script = "ump mcp call remote count '{\"n\": 7}'\n"
+        run_id = start(site, make_job(site, script, servers={"remote": "all"}))
+        worker.wait(PATIENCE)
+        site.processes.remove(worker)
+    site.ask("silence", run_id)
+    wait_for(site, run_id, "failed")
+    [call] = site.ask("show", run_id)["side_effects"]
+    assert (call["server"], call["arguments"], call["outcome"]) == ("remote", '{"n": 7}', "unknown")
     site.processes.insert(0, site.start("worker"))
     site.processes.pop()
