@@ -26,8 +26,9 @@ def on_ready(**_kwargs: Any) -> None:
     from jobs.environments.keeper import keep
     from jobs.presence import Reporter
     from umpteenth.core.config import get_options
-    from umpteenth.core.process import take_descriptors
+    from umpteenth.core.process import give_memory_back, take_descriptors
 
+    give_memory_back()
     take_descriptors()  # one sandbox may have 256 connections open, which are two each
     reporter = Reporter(get_options().runs.max_concurrent)
     reporter.start()

@@ -1,8 +1,10 @@
-"""A worker uses as many descriptors as it may (issue 5, section 3)."""
+"""What a worker takes of the machine, and gives back (issue 5, section 3)."""
 
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -31,3 +33,27 @@ def test_a_worker_takes_the_descriptors_that_it_may_have(
     monkeypatch.setattr(resource, "setrlimit", lambda which, new: asked.append(new))
     take_descriptors()
     assert asked == ([] if taken is None else [taken])
+
+
+HOLDER = """
+import sys
+from umpteenth.core.process import give_memory_back
+if sys.argv[1] == "yes":
+    give_memory_back()
+large = bytearray(30 * 2**20)
+del large  # from now on glibc keeps what is of this size
+held = [bytearray(2 * 2**20) for _ in range(60)]
+del held[:-1]
+print(int(open("/proc/self/statm").read().split()[1]) * 4096 // 2**20)
+"""
+
+
+def test_a_worker_gives_the_memory_of_large_messages_back() -> None:
+    """What one hostile server sent must not be missing for all runs that follow."""
+
+    def left(give_back: str) -> int:
+        command = [sys.executable, "-c", HOLDER, give_back]
+        return int(subprocess.check_output(command, text=True))
+
+    assert left("yes") < 60
+    assert left("no") > 100  # or the call has become needless
