@@ -51,11 +51,18 @@ class Reach:
         self._masker = Masker(dict(plan.secrets))
         self._storing = asyncio.Lock()
         self._stores: set[asyncio.Task[None]] = set()
+        self._skipped: dict[str, str] = {}
         self._links = self._connect()
         self._look = partial(permission_now, plan.run.job_id, plan.run.trust)
         self._line = Line(token, database, look=self._look_or_deny)
         self.toolbox = Toolbox(
-            self._links, recorder, self._permit, self._line, meter, deadline=plan.deadline
+            self._links,
+            recorder,
+            self._permit,
+            self._line,
+            meter,
+            deadline=plan.deadline,
+            skipped=self._skipped,
         )
         self._watch = asyncio.create_task(self._warn_where_all_failed())
 
@@ -72,6 +79,7 @@ class Reach:
             if reason := server.skipped or ("" if server.enabled else "disabled"):
                 skipped = {"server": server.name, "reason": reason}
                 self._recorder.record("server.skipped", skipped)
+                self._skipped[server.name] = reason
                 continue
             network = network_of(self._plan.network, reporter(self._recorder, server.name))
             link = ServerLink(

@@ -89,7 +89,8 @@ class CallMeter:
 
 
 class Toolbox:
-    """Lists and calls the tools of a run's servers. `deadline` is on the monotonic clock.
+    """Lists and calls the tools of a run's servers. `deadline` is on the monotonic clock, `skipped`
+    says of attached servers that the run does not have why.
 
     What `line` sees with each slot is the server's `Permission`, read right then; it raises
     `Denied` where there is nothing to call any more.
@@ -104,8 +105,10 @@ class Toolbox:
         meter: CallMeter,
         *,
         deadline: float | None = None,
+        skipped: Mapping[str, str] | None = None,
     ) -> None:
         self._links = links
+        self._skipped = {} if skipped is None else skipped
         self._recorder = recorder
         self._permit = permit
         self._line = line
@@ -210,6 +213,8 @@ class Toolbox:
 
     def _link(self, server: str) -> ServerLink:
         link = self._links.get(server)
+        if link is None and (reason := self._skipped.get(server)):
+            raise ToolNotFound(f"server {server!r} was skipped: {reason}")
         if link is None:
             names = ", ".join(self._links) or "none"
             raise ToolNotFound(f"server {server!r} not found; this run's servers: {names}")

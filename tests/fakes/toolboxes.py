@@ -31,6 +31,7 @@ class Bench:
         self.recorder = ListRecorder()
         self.meter = CallMeter(self.recorder)  # type: ignore[arg-type]
         self.links: dict[str, ServerLink] = {}
+        self.skipped: dict[str, str] = {}
         self.now = EVERYTHING
         self.asked: list[UUID] = []
         self.reported: list[ToolList | ServerError] = []
@@ -42,6 +43,7 @@ class Bench:
             self.permit,
             self.line,
             self.meter,
+            skipped=self.skipped,
         )
 
     def look(self, server_id: UUID) -> Permission:

@@ -66,6 +66,13 @@ class TestListing(OnABench):
         with pytest.raises(ToolNotFound, match=r"server 'nope' not found.*good"):
             await bench.box.list_tools("nope")
 
+    async def test_a_skipped_server_says_why(self, bench: Bench) -> None:
+        bench.skipped["odd"] = "disabled"
+        with pytest.raises(ToolNotFound, match=r"^server 'odd' was skipped: disabled$"):
+            await bench.box.list_tools("odd")
+        with pytest.raises(ToolNotFound, match="was skipped"):
+            await bench.box.call("odd", "echo", {})
+
 
 class TestCalling(OnABench):
     async def test_both_ends_of_a_call_are_recorded(self, bench: Bench) -> None:
