@@ -59,7 +59,11 @@ class Sizes:
             return None
         try:
             give_back()
-            size = homes.size(server_id)
+            try:
+                size = homes.size(server_id)
+            except OSError:  # out of processes or descriptors; the next one who asks may know
+                logger.exception("the home of server %s could not be counted", server_id)
+                return None
             self._known[server_id] = (time.monotonic() + SIZE_KEPT, size)
             return size
         finally:

@@ -133,6 +133,20 @@ def test_homes_are_counted_one_after_the_other(member_client: Client, kept: Fake
     assert "132.0" in page(member_client, other, "home/")
 
 
+def test_what_cannot_be_counted_now_breaks_no_page(
+    administrator_client: Client, kept: FakeHomes
+) -> None:
+    def fail() -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    kept.while_counting = fail
+    server = stdio_server()
+    assert "Being counted" in page(administrator_client, server, "home/")
+    assert "is being counted" in page(administrator_client, server, "home/clear/")
+    response = administrator_client.post(f"/servers/{server.pk}/home/clear/", follow=True)
+    assert "The home of everything is cleared." in response.content.decode()
+
+
 def test_nobody_counts_with_a_connection_to_the_database(
     member_client: Client, kept: FakeHomes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
