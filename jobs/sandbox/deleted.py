@@ -2,7 +2,8 @@
 
 They are open, mapped, being executed, or under way to another process. Each thread may have
 descriptors of its own, and outlive the first one of its process. Of a mapped file only root is
-told the size, and nobody of one that is under way.
+told the size, and nobody of one that is under way. A process may close its descriptors to
+others of its user.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class _Look:
     def at_all(self) -> None:
         """Raises `TimeoutError`."""
         for process in filter(str.isdigit, os.listdir("/proc")):
+            self._check_time()
             tables: list[str] = []
             for number, thread in enumerate(self._threads(process)):
                 if number == 0:  # memory is that of the process
@@ -97,7 +99,7 @@ class _Look:
             return False
 
     def _at_descriptors(self, thread: str) -> None:
-        with contextlib.suppress(OSError), os.scandir(f"/proc/{thread}/fd") as entries:
+        with self._open_to_us(), os.scandir(f"/proc/{thread}/fd") as entries:
             for entry in entries:
                 found = self._at_file(entry.path)
                 if found is not None and stat.S_ISSOCK(found.st_mode):
@@ -106,7 +108,7 @@ class _Look:
 
     def _at_memory(self, thread: str) -> None:
         """Looks at the list first: the files themselves are told to root of the machine only."""
-        with contextlib.suppress(OSError), open(f"/proc/{thread}/maps", "rb") as lines:
+        with self._open_to_us(), open(f"/proc/{thread}/maps", "rb") as lines:
             for line in lines:
                 if not line.rstrip(b"\n").endswith(_MARK):
                     continue
@@ -118,6 +120,17 @@ class _Look:
                 except OSError:
                     pass  # it has just gone
                 self._check_time()
+
+    @contextlib.contextmanager
+    def _open_to_us(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            raise
+        except PermissionError:
+            self.hidden = True
+        except OSError:
+            pass  # it has just gone
 
     def _at_file(self, path: str) -> os.stat_result | None:
         try:
