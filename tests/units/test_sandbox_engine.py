@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jobs.sandbox import seccomp
-from jobs.sandbox.base import Bind, Limits, SandboxSpec
+from jobs.sandbox.base import Bind, Limits, SandboxError, SandboxSpec
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.engine import leftovers
 from jobs.sandbox.engine.adapter import Engine
@@ -281,7 +281,10 @@ class FakeClient(Client):
         return work(self)
 
     def containers(self, **_: Any) -> list[dict[str, Any]]:
-        return [{"Id": name, "Labels": {"umpteenth.sandbox": o}} for name, o in self.owners.items()]
+        return [
+            {"Id": name, "Names": [f"/{name}"], "Labels": {"umpteenth.sandbox": owner}}
+            for name, owner in self.owners.items()
+        ]
 
     def remove_container(self, name: str, **_: Any) -> None:
         if name == "stuck":
@@ -305,7 +308,6 @@ def test_only_what_a_dead_worker_of_this_machine_left_is_removed(tmp_path: Path)
                 "stuck": str(beside / "ump-rt-test-dead"),
                 "gone": str(beside / "ump-rt-test-dead"),
                 "living": str(living),
-                "ours": str(runtime_dir()),
                 "elsewhere": str(tmp_path / "ump-rt-1"),
                 "dead elsewhere": str(tmp_path / "ump-rt-left"),
                 "another's": str(tmp_path),
@@ -316,8 +318,45 @@ def test_only_what_a_dead_worker_of_this_machine_left_is_removed(tmp_path: Path)
     finally:
         os.close(descriptor)
         living.rmdir()
-    kept = {"stuck", "gone", "living", "ours", "elsewhere", "another's", "nobody's"}
+    kept = {"stuck", "gone", "living", "elsewhere", "another's", "nobody's"}
     assert set(client.owners) == kept
+
+
+def test_what_this_worker_gave_up_is_removed_and_what_it_uses_is_not() -> None:
+    """Also one that the engine made after nobody waited for its answer any more."""
+    used, given_up = leftovers.new_name(), leftovers.new_name()
+    leftovers.give_up(given_up)
+    client = FakeClient(dict.fromkeys((used, given_up), str(runtime_dir())))
+    assert leftovers.remove_leftovers(client) == 1
+    assert list(client.owners) == [used]
+    leftovers.give_up(used)
+    leftovers.remove_leftovers(client)
+    assert not client.owners
+
+
+class SlowClient(FakeClient):
+    """An engine that makes a container, but answers too late, and nothing else in time either."""
+
+    def create_container_from_config(self, body: dict[str, Any], name: str) -> dict[str, Any]:
+        self.owners[name] = body["Labels"]["umpteenth.sandbox"]
+        raise EngineError("the engine does not answer")
+
+    def inspect_image(self, name: str) -> dict[str, Any]:
+        return {"Config": {}}
+
+
+async def test_a_container_whose_making_was_not_answered_is_removed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = SlowClient({})
+    monkeypatch.setattr("jobs.sandbox.engine.adapter.Client", lambda url: client)
+    engine = Engine(Places(Path("/nonexistent")), url=client.url, image="an-image")
+    monkeypatch.setattr(engine, "_problem", "")
+    with pytest.raises(SandboxError, match="could not be made: the engine does not answer"):
+        await engine.start(["true"], SPEC)
+    assert len(client.owners) == 1
+    engine.tidy()
+    assert not client.owners
 
 
 class RefusingClient(Client):
@@ -339,7 +378,7 @@ class RefusingClient(Client):
     def inspect_image(self, name: str) -> dict[str, Any]:
         return {"Config": {}}
 
-    def create_container_from_config(self, body: dict[str, Any]) -> dict[str, Any]:
+    def create_container_from_config(self, body: dict[str, Any], name: str) -> dict[str, Any]:
         raise EngineError(self._words, 400)
 
 

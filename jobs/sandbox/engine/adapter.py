@@ -34,7 +34,7 @@ from jobs.sandbox.base import (
 from jobs.sandbox.bubblewrap import check
 from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.engine import leftovers
-from jobs.sandbox.engine.client import POOL, Client, EngineError
+from jobs.sandbox.engine.client import ENDS, Client, EngineError
 from jobs.sandbox.engine.containers import NO_PYTHON, Host, Image, container
 from jobs.sandbox.engine.running import (
     Control,
@@ -162,13 +162,13 @@ class Engine:
         try:
             return await self._run(made, spec, limit)
         except EngineError as error:
-            await in_pool(made.discard)
+            await in_pool(made.discard, ENDS)
             raise SandboxError(f"The sandbox could not be started: {error}.") from error
         except SandboxError:
-            await in_pool(made.discard)
+            await in_pool(made.discard, ENDS)
             raise
         except BaseException:
-            POOL.submit(made.discard)
+            ENDS.submit(made.discard)
             raise
 
     def _make(self, argv: Sequence[str], spec: SandboxSpec) -> Made:
@@ -196,8 +196,10 @@ class Engine:
                     listener=Path(handing.getsockname()) if handing is not None else None,
                     owner=str(runtime_dir()),
                 )
-                answer = self._client.call(lambda api: api.create_container_from_config(body))
-                made = Made(self._client, answer["Id"], report, lifeline, handing)
+                name = leftovers.new_name()
+                undo.callback(leftovers.give_up, name)
+                self._client.call(lambda api: api.create_container_from_config(body, name))
+                made = Made(self._client, name, report, lifeline, handing)
                 undo.pop_all()
                 undo.callback(made.discard)
                 made.connect()

@@ -24,6 +24,8 @@ MAX_POOLS = 4  # the package keeps a pool of connections for each path that was 
 MAX_WORDS = 300  # characters of the engine's own words that are passed on
 # For requests of all event loops of this process; a thread waits for one answer at a time.
 POOL = ThreadPoolExecutor(16, thread_name_prefix="engine")
+# For what ends sandboxes, which must not wait behind those that an engine is slow to make.
+ENDS = ThreadPoolExecutor(8, thread_name_prefix="engine-ends")
 
 
 class EngineError(SandboxError):

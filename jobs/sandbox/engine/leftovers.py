@@ -1,14 +1,17 @@
-"""Containers of workers that died: a worker cannot take them along as a launcher does.
+"""Containers that nobody wants any more: of workers that died, which cannot take them along as a
+launcher does, and of this one, where the engine did not do at once what it was told.
 
 Each is marked with the private runtime directory of its worker, which that one holds locked while
 it lives. A directory that is there and not locked is a dead worker's. So is one that is gone, if it
-was beside our own: others may be out of sight.
+was beside our own: others may be out of sight. Our own have names that are given before they are
+made, so that one whose making was not answered is known as well.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 from pathlib import Path
 
 from jobs.sandbox.engine.client import Client, EngineError
@@ -18,6 +21,21 @@ from jobs.sandbox.runtime import PREFIX, runtime_dir
 
 logger = logging.getLogger(__name__)
 
+# Names of this process's containers; it may have several adapters, and has one label.
+_wanted: set[str] = set()
+
+
+def new_name() -> str:
+    """Of a container that stays until `give_up`."""
+    name = f"ump-{secrets.token_hex(8)}"
+    _wanted.add(name)
+    return name
+
+
+def give_up(name: str) -> None:
+    """It is to be removed, if not now then by `remove_leftovers`; twice is fine."""
+    _wanted.discard(name)
+
 
 def remove_leftovers(client: Client) -> int:
     """End and remove them; how many there were. Blocks. Raises `EngineError`."""
@@ -26,13 +44,17 @@ def remove_leftovers(client: Client) -> int:
     removed = 0
     for container in found:
         owner = Path((container.get("Labels") or {}).get(LABEL, ""))
-        if owner == ours or not owner.name.startswith(PREFIX) or is_alive(owner, ours.parent):
+        if owner == ours:
+            kept = any(name.lstrip("/") in _wanted for name in container.get("Names") or ())
+        else:
+            kept = not owner.name.startswith(PREFIX) or is_alive(owner, ours.parent)
+        if kept:
             continue
         try:
             remove(client, container["Id"])
             removed += 1
         except EngineError as error:
-            logger.warning("a sandbox of a dead worker could not be removed: %s", error)
+            logger.warning("a sandbox that was left could not be removed: %s", error)
     return removed
 
 

@@ -8,8 +8,8 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from jobs.sandbox.base import Exit, SandboxError, SandboxSpec
 from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.engine import leftovers
-from jobs.sandbox.engine.client import POOL, Client, EngineError
+from jobs.sandbox.engine.client import ENDS, POOL, Client, EngineError
 from jobs.sandbox.engine.streams import Streams
 from jobs.sandbox.limits import too_much_memory
 from jobs.sandbox.process import watch_disk
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 END_TIMEOUT = 8.0  # seconds from the end of a container's outputs to its own
-END_INTERVAL = 0.01
+END_INTERVALS = 0.01, 0.2  # at first, and at most
 MAX_REPORT = 64 * 1024
 _KILLED = 128 + 9
 
@@ -83,7 +83,7 @@ class Made:
     """A container of ours and what belongs to it on this side."""
 
     client: Client
-    id: str
+    name: str
     report: Report
     lifeline: Pipe  # ends with this process, and the sandbox with it
     handing: socket.socket | None
@@ -94,7 +94,7 @@ class Made:
     def connect(self) -> None:
         """Before the start, so that nothing is missed. Blocks."""
         wish = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        answer = self.client.call(lambda api: api.attach_socket(self.id, params=wish))
+        answer = self.client.call(lambda api: api.attach_socket(self.name, params=wish))
         # Its connection belongs to the HTTP library, which loses sight of what it hands out.
         theirs = getattr(answer, "_sock", answer)
         self._sock = socket.socket(fileno=os.dup(theirs.fileno()))
@@ -107,13 +107,15 @@ class Made:
         return sock
 
     def start(self) -> None:
-        self.client.call(lambda api: api.start(self.id))
+        self.client.call(lambda api: api.start(self.name))
 
     def kill(self) -> None:
+        """Never raises; what could not be done is done later. Blocks."""
+        leftovers.give_up(self.name)
         try:
-            leftovers.remove(self.client, self.id)
+            leftovers.remove(self.client, self.name)
         except EngineError as error:
-            logger.warning("a sandbox could not be killed: %s", error)
+            logger.warning("a sandbox could not be removed: %s", error)
 
     async def take_listener(self) -> socket.socket:
         """The one that comes first, which is before the command; nobody is heard afterwards."""
@@ -139,27 +141,33 @@ class Made:
             inside.send(b"g")
         return listener
 
-    def settle(self) -> tuple[int, bool, str]:
+    async def settle(self) -> tuple[int, bool, str]:
         """After the outputs have ended: exit code, whether the engine saw it run out of memory,
-        what went wrong with the sandbox itself. Removes the container. Blocks."""
+        what went wrong with the sandbox itself. Removes the container."""
         fault = ""
         state: dict[str, Any] = {}
         try:
-            deadline = time.monotonic() + END_TIMEOUT
-            while (state := self._state()).get("Running"):
-                if time.monotonic() > deadline:
+            time = asyncio.get_running_loop().time
+            deadline = time() + END_TIMEOUT
+            interval, longest = END_INTERVALS
+            while (state := await in_pool(self._state)).get("Running"):
+                if time() > deadline:
                     fault = "the engine let go of a sandbox that still ran"
                     break
-                time.sleep(END_INTERVAL)
+                await asyncio.sleep(interval)
+                interval = min(2 * interval, longest)
         except EngineError as error:
             # Removed means killed, by us or by whoever may.
             fault = "" if error.status == 404 else str(error)
-        self.discard()
+        except asyncio.CancelledError:
+            ENDS.submit(self.discard)
+            raise
+        await in_pool(self.discard, ENDS)
         code = _KILLED if fault else int(state.get("ExitCode", _KILLED))
         return code, bool(state.get("OOMKilled")), fault or str(state.get("Error") or "")
 
     def _state(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.call(lambda api: api.inspect_container(self.id))
+        found: dict[str, Any] = self.client.call(lambda api: api.inspect_container(self.name))
         state: dict[str, Any] = found.get("State") or {}
         # Podman says "not running" a moment before it knows the exit code.
         state["Running"] = state.get("Status") in ("created", "running", "stopping", "initialized")
@@ -175,10 +183,7 @@ class Made:
                 close_listening(self.handing)
             if self._sock is not None:
                 self._sock.close()
-            try:
-                leftovers.remove(self.client, self.id)
-            except EngineError as error:
-                logger.warning("a sandbox could not be removed: %s", error)
+            self.kill()
 
 
 class Control:
@@ -202,7 +207,7 @@ class Control:
     def kill(self) -> None:
         self._streams.drain()
         if not self.exit.done():
-            POOL.submit(self._made.kill)
+            ENDS.submit(self._made.kill)
 
     def close(self) -> None:
         if self._proxy is not None:
@@ -220,7 +225,7 @@ class Control:
 
     async def _watch(self) -> None:
         await asyncio.wait({self._streams.ended})
-        code, killed, fault = await in_pool(self._made.settle)
+        code, killed, fault = await self._made.settle()
         report = self._made.report
         out_of_memory = (killed or report.counts("memory", "oom_kill")) and not self._broken_limit
         if fault:
@@ -260,8 +265,8 @@ def close_listening(sock: socket.socket) -> None:
     sock.close()
 
 
-async def in_pool(work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(POOL, work)
+async def in_pool(work: Callable[[], T], pool: ThreadPoolExecutor = POOL) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
 async def finished(work: Callable[[], T], undo: Callable[[T], None]) -> T:
@@ -270,7 +275,7 @@ async def finished(work: Callable[[], T], undo: Callable[[T], None]) -> T:
 
     def discard(done: Any) -> None:
         if done.exception() is None:
-            POOL.submit(undo, done.result())
+            ENDS.submit(undo, done.result())
 
     try:
         return await asyncio.shield(asyncio.wrap_future(future))
