@@ -18,7 +18,7 @@ from jobs.sandbox import seccomp
 from jobs.sandbox.base import Bind, Limits, SandboxError, SandboxSpec
 from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.engine import leftovers
-from jobs.sandbox.engine.adapter import Engine
+from jobs.sandbox.engine.adapter import BLIND, Engine
 from jobs.sandbox.engine.client import Client, EngineError
 from jobs.sandbox.engine.containers import Host, Image, container
 from jobs.sandbox.engine.running import Report
@@ -357,6 +357,19 @@ async def test_a_container_whose_making_was_not_answered_is_removed_later(
     assert len(client.owners) == 1
     engine.tidy()
     assert not client.owners
+
+
+@pytest.mark.parametrize(("problem", "left"), [(BLIND, 1), ("", 0)])
+def test_a_worker_that_cannot_see_removes_nothing(
+    problem: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its /tmp may be another than that of the workers whose directories it misses."""
+    client = FakeClient({"another's": str(runtime_dir().parent / "ump-rt-test-unseen")})
+    monkeypatch.setattr("jobs.sandbox.engine.adapter.Client", lambda url: client)
+    engine = Engine(Places(Path("/nonexistent")), url=client.url, image="an-image")
+    monkeypatch.setattr(engine, "problem", lambda: problem)
+    engine.tidy()
+    assert len(client.owners) == left
 
 
 class RefusingClient(Client):

@@ -134,7 +134,10 @@ class Engine:
         return () if self.problem() else self._gaps
 
     def tidy(self) -> None:
-        """See `Adapter.tidy`."""
+        """See `Adapter.tidy`. A worker that does not see what the engine sees would take the
+        others for dead; it has started nothing either."""
+        if self.problem():
+            return
         try:
             removed = leftovers.remove_leftovers(self._client)
         except EngineError as error:
