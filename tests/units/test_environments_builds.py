@@ -279,7 +279,7 @@ def test_a_step_that_fails_leaves_nothing_and_quotes_the_last_words(
     store = Store(tmp_path)
     told = pytest.raises(BuildFailed, match=r"ended with exit code 3\. no such thing")
     failing = "echo fine; echo 'error: no such thing' >&2; exit 3"
-    with _steps(monkeypatch, failing, "touch x"), told:
+    with _steps(monkeypatch, failing, "true"), told:
         _build(store, BuildLog())
     assert list(store.place.iterdir()) == []
 
@@ -308,11 +308,11 @@ def test_one_that_is_too_large_or_has_too_many_files_to_count_is_not_kept(
     store = Store(tmp_path)
     for size in (limit + 1, sys.maxsize):
         monkeypatch.setattr(building, "used_bytes", lambda paths, size=size: size)
-        with _steps(monkeypatch, "touch x"), pytest.raises(BuildFailed, match="takes more than 4,"):
+        with _steps(monkeypatch, "true"), pytest.raises(BuildFailed, match="takes more than 4,"):
             _build(store, BuildLog())
         assert store.find(DIGEST) is None
     monkeypatch.setattr(building, "used_bytes", lambda paths: limit)
-    with _steps(monkeypatch, "touch x"):
+    with _steps(monkeypatch, "true"):
         assert _build(store, BuildLog()) == limit
 
 

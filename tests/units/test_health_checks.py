@@ -401,7 +401,7 @@ class TestRunning:
             stderr_tail = ""
             looked = None
 
-            def __init__(self, *_: Any, looks_for_login: bool) -> None:
+            def __init__(self, *_: Any, looks_for_login: bool, **__: Any) -> None:
                 assert not looks_for_login, "health checks never do (P36)"
                 self.outcome = outcomes.pop(0)
 

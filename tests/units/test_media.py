@@ -346,7 +346,7 @@ class TestKeepMedia:
         def full(*_args: Any, **_kwargs: Any) -> str:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(type(default_storage._wrapped), "save", full)  # type: ignore[attr-defined]
+        monkeypatch.setattr(default_storage, "save", full)
         [part] = keep(recorder, image())
         assert (part["artifact"], part["problem"]) == (None, media.NOT_STORED)
 
