@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from jobs.sandbox import accounts, seccomp
+from jobs.sandbox import accounts, disk, seccomp
 from jobs.sandbox.base import (
     LINE_LIMIT,
     USER_IDS,
@@ -180,7 +180,7 @@ class Bubblewrap:
             return NO_BUBBLEWRAP
         if any(shutil.which(tool) is None for tool in ("setpriv", "setsid", "prlimit")):
             return NO_UTIL_LINUX
-        if why := seccomp.problem():
+        if why := disk.problem() or seccomp.problem():
             return why
         try:
             privileged = self._launcher.ensure()

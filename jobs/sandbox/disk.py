@@ -29,6 +29,7 @@ MAX_FAILURES = 5  # looks in a row that came to nothing
 # With less free room on the disk nobody may hold what cannot be counted.
 FLOOR = 1024**3
 
+NO_DU = "du cannot count what lies on the disk; install the package coreutils (GNU's)."
 UNSEEN = "what it keeps on the disk could not be looked at"
 NO_ROOM = (
     "the disk of this machine is nearly full, and it holds deleted files whose size cannot be known"
@@ -91,6 +92,15 @@ def used_bytes(directories: Sequence[Path]) -> int:
     except subprocess.TimeoutExpired:
         return sys.maxsize
     return max(blocks, files * SMALLEST)
+
+
+def problem() -> str:
+    """Why no disk can be looked at here; without that every sandbox would be ended soon."""
+    try:
+        _du("--inodes", [Path(os.devnull)])
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return NO_DU
+    return ""
 
 
 def _du(unit: str, directories: Sequence[Path]) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from jobs.network import NetworkRules
-from jobs.sandbox import base, bubblewrap, mounts, probe, seccomp, spawner
+from jobs.sandbox import base, bubblewrap, disk, mounts, probe, seccomp, spawner
 from jobs.sandbox.base import Bind, Limits, SandboxError, SandboxSpec, SandboxUnavailable
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.cgroups import Cgroups, Group
@@ -347,6 +349,24 @@ def test_a_missing_program_is_named(
         shutil, "which", lambda name: None if name == missing else f"/usr/bin/{name}"
     )
     assert said in Bubblewrap(Places(data_dir), BrokenLauncher()).problem()
+
+
+@pytest.mark.parametrize(
+    "du", [FileNotFoundError("du"), PermissionError("du"), "du: BusyBox\n", ""]
+)
+def test_a_machine_whose_du_does_not_count_starts_nothing(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, du: OSError | str
+) -> None:
+    """Its sandboxes would be ended one after the other, once they were looked at in vain."""
+
+    def run(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+        if isinstance(du, OSError):
+            raise du
+        return subprocess.CompletedProcess(command, 1, du.encode())
+
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(disk, "_run", run)
+    assert "coreutils" in Bubblewrap(Places(data_dir), BrokenLauncher()).problem()
 
 
 def test_groups_that_cannot_be_made_are_a_problem_and_no_error(data_dir: Path) -> None:
