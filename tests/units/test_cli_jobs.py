@@ -130,9 +130,11 @@ class TestListShowRemove:
         assert as_json(ump("list", "--json"))[1]["servers"] == {"everything": ["echo"]}
 
     def test_one_is_shown_as_a_job_file_would_be(self) -> None:
-        make_job(timeout=7)
+        make_job(timeout=7, script="echo 'ä'\n")
         assert as_json(ump("show", "digest", "--json"))["timeout"] == 7
-        assert "timeout: 7" in ump("show", "digest").stdout
+        shown = ump("show", "digest").stdout
+        assert "timeout: 7" in shown
+        assert "script: |\n  #!/usr/bin/env bash\n  echo 'ä'\n" in shown
 
     def test_one_is_removed(self) -> None:
         """Without a terminal nobody can be asked: design.md, section 6, has no option for it."""

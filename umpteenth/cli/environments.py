@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from umpteenth.cli import bootstrap
-from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, read_file, table
+from umpteenth.cli.output import (
+    emit_json,
+    emit_yaml,
+    fail,
+    is_terminal,
+    json_option,
+    read_file,
+    table,
+)
 
 if TYPE_CHECKING:
     from jobs.models import Environment, EnvironmentBuild
@@ -134,10 +142,7 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         emit_json(services.environment_shape(environment))
         return
-    import yaml
-
-    shape = services.environment_shape(environment)
-    click.echo(yaml.safe_dump(shape, sort_keys=False, allow_unicode=True), nl=False)
+    emit_yaml(services.environment_shape(environment))
     here = EnvironmentBuild.objects.filter(
         digest=environment.digest, machine=builds.store().machine()
     ).first()

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umpteenth.cli import bootstrap
-from umpteenth.cli.output import emit_json, fail, is_terminal, json_option, read_file, table
+from umpteenth.cli.output import (
+    emit_json,
+    emit_yaml,
+    fail,
+    is_terminal,
+    json_option,
+    read_file,
+    table,
+)
 from umpteenth.core.text import read_json
 
 if TYPE_CHECKING:
@@ -87,11 +95,9 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         _emit_job(job)
         return
-    import yaml
-
     from jobs.shapes import job_shape
 
-    click.echo(yaml.safe_dump(job_shape(job), sort_keys=False, allow_unicode=True), nl=False)
+    emit_yaml(job_shape(job))
 
 
 @command.command()

@@ -20,6 +20,23 @@ def emit_json(value: object, *, compact: bool = False) -> None:
     click.echo(text)
 
 
+def emit_yaml(value: object) -> None:
+    """Print one YAML document; texts of several lines, scripts say, as blocks."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_representer(
+        str,
+        lambda dumper, text: dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+        ),
+    )
+    shown = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    click.echo(shown, nl=False)
+
+
 def fail(message: str, *, status: int = 1) -> NoReturn:
     """Print one sentence on standard error and end the command."""
     from umpteenth.core.masking import known_values
