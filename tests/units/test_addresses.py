@@ -301,6 +301,20 @@ async def test_what_cannot_be_resolved_passes_until_a_connection_is_made(
         await resolve(name)
 
 
+async def test_a_name_that_no_thread_is_left_for_fails_like_one_that_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A script may ask silent names until there are no threads; its proxy answers all the same."""
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(OSError, match="no thread"):
+        await resolve("name.example")
+    assert await resolve("192.0.2.1") == ("192.0.2.1",)
+
+
 async def test_a_name_service_that_never_answers_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

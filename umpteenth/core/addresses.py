@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 import threading
@@ -270,7 +271,10 @@ async def resolve(host: str, port: int = 0) -> tuple[str, ...]:
         with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
             loop.call_soon_threadsafe(_tell, answer, found)
 
-    _start(ask)
+    try:
+        _start(ask)
+    except RuntimeError as error:  # out of threads, for which a program may ask names on purpose
+        raise OSError(errno.EAGAIN, "no thread could be started to resolve it") from error
     return await answer
 
 
