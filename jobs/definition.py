@@ -140,6 +140,7 @@ def tidy(data: JobData) -> JobData:
         description=clean(data.description).strip(),
         script=scripts.normalise(data.script),
         domains=_tidy_domains(data),
+        environment=clean(data.environment),
         allow_private_network=data.allow_private_network and data.network in network.GUARDED,
         cron=" ".join(data.cron.split()),
         timezone=data.timezone.strip() or "UTC",

@@ -393,3 +393,11 @@ def test_a_workers_machine_is_called_as_its_host(environment: Environment) -> No
         "m1": "a-host-with-dashes"
     }
     assert presence.host_in(presence.worker_name()) == socket.gethostname()
+
+
+def test_a_name_that_is_no_text_is_the_name_of_no_environment() -> None:
+    """JSON and YAML may hold half a character, which no database is asked for."""
+    file = "name: b\nscript: '#!/bin/sh'\nenvironment: "
+    with pytest.raises(InvalidJob) as refused:
+        create_job(actor=None, data=parse_job_file(f'{file}"\\ud800"\n'))
+    assert list(refused.value.errors) == ["environment"]
