@@ -35,6 +35,11 @@ class EngineError(SandboxError):
         super().__init__(message)
         self.status = status
 
+    @property
+    def is_gone(self) -> bool:
+        """Podman says it as an error of its own where somebody removes it meanwhile."""
+        return self.status == 404 or "no such container" in str(self)
+
 
 class Client:
     """One engine. Safe to use from several threads."""

@@ -75,5 +75,5 @@ def remove(client: Client, container: str) -> None:
     try:
         client.call(lambda api: api.remove_container(container, v=True, force=True))
     except EngineError as error:
-        if error.status not in (404, 409):  # gone, or being removed
+        if not error.is_gone and error.status != 409:  # which is: being removed
             raise
