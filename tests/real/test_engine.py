@@ -311,3 +311,22 @@ async def test_an_end_is_told_soon_after_it(engine: Engine) -> None:
     started = time.monotonic()
     assert await outcome(process) == (0, "")
     assert time.monotonic() - started < 5
+
+
+async def test_the_engine_is_never_told_a_variable_that_may_be_secret(
+    engine: Engine, podman: Podman
+) -> None:
+    """It would keep it on its disk. The command has it as it was given, and its input whole."""
+    odd = "first\n second \\n 'x' \"y\" $HOME \u0101\u0088 \n\n+\n"
+    env = {"TOKEN": odd, "line": "x", "how": "y", "EMPTY": ""}
+    script = "cat; python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    spec = SandboxSpec("agent", network=False, env=env)
+    process = await engine.start(["sh", "-c", script], spec)
+    [container] = podman.containers()
+    assert "second" not in podman.run("inspect", container)
+    process.stdin.write(b"=INPUT=1\n\n.\n")
+    code, said = await outcome(process)
+    assert code == 0
+    before, _, last = said.partition("{")
+    assert before == "=INPUT=1\n\n.\n"
+    assert env.items() <= json.loads("{" + last).items()

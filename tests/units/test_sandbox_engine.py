@@ -20,7 +20,7 @@ from jobs.sandbox.egress.base import Egress
 from jobs.sandbox.engine import leftovers
 from jobs.sandbox.engine.adapter import BLIND, Engine
 from jobs.sandbox.engine.client import Client, EngineError
-from jobs.sandbox.engine.containers import Host, Image, container
+from jobs.sandbox.engine.containers import Host, Image, container, handed_over
 from jobs.sandbox.engine.running import Report
 from jobs.sandbox.engine.streams import Streams, connect
 from jobs.sandbox.places import Places
@@ -56,6 +56,10 @@ def binds(body: dict[str, Any]) -> dict[str, tuple[str, bool]]:
         mount["Target"]: (mount["Source"], mount["ReadOnly"])
         for mount in body["HostConfig"]["Mounts"]
     }
+
+
+def given(spec: SandboxSpec) -> str:
+    return handed_over(spec, Places(Path("/nonexistent")), IMAGE).decode()
 
 
 def variables(body: dict[str, Any]) -> dict[str, str]:
@@ -119,16 +123,25 @@ def test_places_in_memory_have_a_size_also_those_that_the_image_declares() -> No
     assert all(f"size={64 * 1024**2}" in options for options in memory.values())
 
 
-def test_no_variables_value_is_in_the_command() -> None:
-    body = asked_for(replace(SPEC, env={"TOKEN": "a secret\nin two lines"}))
-    assert variables(body)["TOKEN"] == "a secret\nin two lines"
-    assert "a secret" not in str([body["Entrypoint"], body["Cmd"], body["Labels"]])
+def test_no_secret_is_in_what_the_engine_is_asked_for() -> None:
+    """It would keep that on its disk, and show it."""
+    spec = replace(SPEC, env={"TOKEN": "a secret\nin two lines", "LAST": ""})
+    assert "secret" not in str(asked_for(spec))
+    assert given(spec) == "=TOKEN=a secret\n+in two lines\n.\n=LAST=\n.\n\n"
+    assert given(SPEC) == "\n"
+
+
+def test_what_no_shell_sets_is_the_engines_to_set() -> None:
+    spec = replace(SPEC, env={"with.dot": "1", "UID": "5"})
+    assert {"with.dot": "1", "UID": "5"}.items() <= variables(asked_for(spec)).items()
+    assert given(spec) == "\n"
 
 
 def test_the_images_path_stands_between_ours() -> None:
     assert variables(asked_for())["PATH"] == "/ump/bin:/opt/bin:/bin:/ump/tools"
     own = asked_for(replace(SPEC, env={"PATH": "/own"}))
-    assert variables(own)["PATH"] == "/own"
+    assert "PATH" not in variables(own)
+    assert given(replace(SPEC, env={"PATH": "/own"})) == "=PATH=/own\n.\n\n"
 
 
 def test_what_is_ours_is_covered_where_a_shown_directory_holds_it(tmp_path: Path) -> None:
@@ -291,6 +304,8 @@ class FakeClient(Client):
             raise EngineError("no", 500)
         if name == "gone":
             raise EngineError("no such container", 404)
+        if name == "going":
+            raise EngineError("1f does not exist in database: no such container", 500)
         del self.owners[name]
 
 
@@ -307,6 +322,7 @@ def test_only_what_a_dead_worker_of_this_machine_left_is_removed(tmp_path: Path)
                 "dead": str(beside / "ump-rt-test-dead"),
                 "stuck": str(beside / "ump-rt-test-dead"),
                 "gone": str(beside / "ump-rt-test-dead"),
+                "going": str(beside / "ump-rt-test-dead"),
                 "living": str(living),
                 "elsewhere": str(tmp_path / "ump-rt-1"),
                 "dead elsewhere": str(tmp_path / "ump-rt-left"),
@@ -314,11 +330,11 @@ def test_only_what_a_dead_worker_of_this_machine_left_is_removed(tmp_path: Path)
                 "nobody's": "",
             }
         )
-        leftovers.remove_leftovers(client)
+        assert leftovers.remove_leftovers(client) == 4
     finally:
         os.close(descriptor)
         living.rmdir()
-    kept = {"stuck", "gone", "living", "elsewhere", "another's", "nobody's"}
+    kept = {"stuck", "gone", "going", "living", "elsewhere", "another's", "nobody's"}
     assert set(client.owners) == kept
 
 

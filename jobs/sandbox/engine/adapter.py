@@ -35,7 +35,7 @@ from jobs.sandbox.bubblewrap import check
 from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.engine import leftovers
 from jobs.sandbox.engine.client import ENDS, Client, EngineError
-from jobs.sandbox.engine.containers import NO_PYTHON, Host, Image, container
+from jobs.sandbox.engine.containers import NO_PYTHON, Host, Image, container, handed_over
 from jobs.sandbox.engine.running import (
     Control,
     Made,
@@ -188,11 +188,12 @@ class Engine:
                 handing = listening(user)
                 undo.callback(close_listening, handing)
             try:
+                image = self._known_image(spec.base or self.image)
                 body = container(
                     argv,
                     spec,
                     self.places,
-                    self._known_image(spec.base or self.image),
+                    image,
                     host,
                     report=report.path,
                     lifeline=lifeline.path,
@@ -202,7 +203,8 @@ class Engine:
                 name = leftovers.new_name()
                 undo.callback(leftovers.give_up, name)
                 self._client.call(lambda api: api.create_container_from_config(body, name))
-                made = Made(self._client, name, report, lifeline, handing)
+                variables = handed_over(spec, self.places, image)
+                made = Made(self._client, name, variables, report, lifeline, handing)
                 undo.pop_all()
                 undo.callback(made.discard)
                 made.connect()
@@ -217,6 +219,7 @@ class Engine:
         control = Control(made, streams, spec, proxy)
         try:
             await in_pool(made.start)
+            streams.stdin.write(made.variables)
             if proxy is not None:
                 proxy.serve(await self._listener(made, streams))
         except BaseException:

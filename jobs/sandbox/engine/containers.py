@@ -7,6 +7,7 @@ worker's machine. Everything else is the image, read-only.
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,7 +55,8 @@ MASKED = (
 )
 
 # The first process of a sandbox. The command is its child, because the kernel keeps most signals
-# from the first one, and so that it can say at the end what only the inside knows. Its own words
+# from the first one, and so that it can say at the end what only the inside knows. Before the
+# command's own input it takes its variables from there (`handed_over`). Its own words
 # ("Killed") are nobody's business. The pipe of the report is opened for both directions: opening
 # it must not wait for a reader. Nothing comes out of the lifeline but its end, which is that of the
 # worker.
@@ -67,15 +69,24 @@ exec 8>&2 2>/dev/null
 ) &
 (
   exec 2>&8 8>&-
-  how=$1
-  shift
-  if [ "$how" = listen ]; then
+  while IFS= read -r ump_line || exit 125; do
+    case $ump_line in
+      =*) ump_variable=${{ump_line#=}} ;;
+      +*) ump_variable=$ump_variable"
+"${{ump_line#+}} ;;
+      .) export "$ump_variable" ;;
+      *) break ;;
+    esac
+  done
+  if [ "$1" = listen ]; then
+    shift
     if ! command -v python3 >/dev/null; then
       echo "{NO_PYTHON}" 1<>{REPORT}
       exit 125
     fi
     exec python3 -ISE {LISTEN_PROGRAM} {PROXY_PORT} {LISTENER_SOCKET} "$@"
   fi
+  shift
   exec "$@"
 )
 code=$?
@@ -88,6 +99,9 @@ for file in /sys/fs/cgroup/pids/pids.events /sys/fs/cgroup/pids.events; do
 done
 exit $code
 """
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Names that a shell may not set, and passes on or replaces as it likes.
+_OWN_NAMES = {"BASHOPTS", "BASH_VERSINFO", "EUID", "OPTIND", "PPID", "SHELLOPTS", "UID"}
 # What it starts, once the network is there: a command that is missing is no fault of the network.
 COMMAND = """
 cd -- "$1" || exit 126
@@ -210,7 +224,11 @@ def container(
         "Entrypoint": ["/bin/sh", "-c", FIRST_PROCESS, "sh"],
         "Cmd": [how, "/bin/sh", "-c", COMMAND, "sh", spec.cwd, *argv],
         "User": f"{user}:{user}",
-        "Env": [f"{name}={value}" for name, value in variables(spec, places, image).items()],
+        "Env": [
+            f"{name}={value}"
+            for name, value in variables(spec, places, image).items()
+            if name not in _by_hand(spec)
+        ],
         "Labels": {LABEL: owner},
         "Hostname": "sandbox",
         "WorkingDir": "/",
@@ -367,3 +385,19 @@ def variables(spec: SandboxSpec, places: Places, image: Image) -> dict[str, str]
     if "PATH" not in spec.env:
         found["PATH"] = f"/ump/bin:{image.path}:{TOOLS}"
     return found
+
+
+def handed_over(spec: SandboxSpec, places: Places, image: Image) -> bytes:
+    """The variables that may be secret, as the first process reads them: an engine would keep them
+    on its disk and show them to whoever asks. The lines of each, and an empty one at the end."""
+    names = _by_hand(spec)
+    lines = [
+        f"={name}={value}".replace("\n", "\n+") + "\n.\n"
+        for name, value in variables(spec, places, image).items()
+        if name in names
+    ]
+    return os.fsencode("".join(lines) + "\n")
+
+
+def _by_hand(spec: SandboxSpec) -> set[str]:
+    return {name for name in spec.env if _SHELL_NAME.fullmatch(name)} - _OWN_NAMES

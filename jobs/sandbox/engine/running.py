@@ -84,6 +84,7 @@ class Made:
 
     client: Client
     name: str
+    variables: bytes  # that it is handed over at its start
     report: Report
     lifeline: Pipe  # ends with this process, and the sandbox with it
     handing: socket.socket | None
@@ -158,7 +159,7 @@ class Made:
                 interval = min(2 * interval, longest)
         except EngineError as error:
             # Removed means killed, by us or by whoever may.
-            fault = "" if error.status == 404 else str(error)
+            fault = "" if error.is_gone else str(error)
         except asyncio.CancelledError:
             ENDS.submit(self.discard)
             raise
