@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from urllib3.exceptions import ReadTimeoutError
 
 from jobs.sandbox import seccomp
 from jobs.sandbox.base import Bind, Limits, SandboxError, SandboxSpec
@@ -281,6 +282,12 @@ def test_a_report_full_of_nonsense_says_nothing_and_holds_nobody_up(report: Repo
             b"memory oom_kill\nmemory oom_kill many\n\xff\xfe\nmemory oom_kill 1 2\n" + b"x" * 9000
         )
     assert not report.counts("memory", "oom_kill")
+
+
+def test_an_answer_that_breaks_off_is_the_engines_fault() -> None:
+    client = Client("unix:///nonexistent")
+    with pytest.raises(EngineError, match="does not answer"), client.errors():
+        raise ReadTimeoutError(None, "/build", "Read timed out.")  # type: ignore[arg-type]
 
 
 class FakeClient(Client):

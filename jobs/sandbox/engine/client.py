@@ -80,14 +80,15 @@ class Client:
     def errors(self) -> Iterator[None]:
         """Whatever goes wrong with the engine becomes an `EngineError`."""
         from docker.errors import APIError, DockerException
+        from urllib3.exceptions import HTTPError
 
         try:
             yield
         except APIError as error:
             status = int(error.status_code or 0)
             raise EngineError(_words(error.explanation or str(error)), status) from None
-        # Those of the HTTP library are OSErrors.
-        except (DockerException, OSError) as error:
+        # Those of requests are OSErrors; where an answer is read piece by piece urllib3's come.
+        except (DockerException, HTTPError, OSError) as error:
             words = f"the engine at {self.url} does not answer ({_words(_cause(error))})"
             raise EngineError(words) from None
 
