@@ -59,16 +59,21 @@ async def build_directory(
             for step in steps_of(definition):
                 await _carry_out(step, new, log, stopping)
         size = await asyncio.to_thread(used_bytes, [new / "root"])
-        if size > _size_limit():  # also what has too many files to count
-            raise BuildFailed(
-                f"The environment takes more than {_size_limit() // 1024**2:,} MiB ({_LIMITS})."
-            )
+        check_size(size)  # also too much is what has too many files to count
         await asyncio.to_thread(store.keep, new, definition.digest)
         return size
     except TimeoutError:
         raise BuildFailed(too_long(limit)) from None
     finally:
         await asyncio.to_thread(made.close)
+
+
+def check_size(size: int) -> None:
+    """Raises `BuildFailed`."""
+    if size > _size_limit():
+        raise BuildFailed(
+            f"The environment takes more than {_size_limit() // 1024**2:,} MiB ({_LIMITS})."
+        )
 
 
 def _size_limit() -> int:

@@ -22,7 +22,7 @@ from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import Q, QuerySet
 
 from jobs import presence
-from jobs.environments.build import BuildFailed, Stopped, build_directory, too_long
+from jobs.environments.build import BuildFailed, Stopped, build_directory, check_size, too_long
 from jobs.environments.definition import Definition, DefinitionError, parse_definition
 from jobs.environments.images import Images
 from jobs.environments.log import BuildLog
@@ -214,8 +214,7 @@ def _make_image(definition: Definition, log: BuildLog) -> int:
     limit = get_options().sandbox.environment_time_limit
     until = time.monotonic() + limit
     try:
-        # The engine is asked with each line that it says.
-        return _images().make(
+        size = _images().make(
             definition, log, lambda: _stopping.is_set() or time.monotonic() >= until
         )
     except sandbox.SandboxError:
@@ -224,6 +223,12 @@ def _make_image(definition: Definition, log: BuildLog) -> int:
         if time.monotonic() >= until:
             raise BuildFailed(too_long(limit)) from None
         raise
+    try:
+        check_size(size)
+    except BuildFailed:
+        _images().remove(definition.digest)
+        raise
+    return size
 
 
 def unsuitable(definition: Definition) -> str:

@@ -52,6 +52,12 @@ class Images:
             stopping=stopping,
         )
 
+    def remove(self, digest: str) -> None:
+        """Blocks. Raises `SandboxError`."""
+        from jobs.sandbox.engine.images import remove_image
+
+        remove_image(self.name(digest))
+
     def remove_unused(self, wanted: Set[str]) -> list[str]:
         """Delete those that no environment stands for; the digests' beginnings that went."""
         from jobs.sandbox.engine.images import images_of_environments, remove_image

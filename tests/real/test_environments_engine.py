@@ -4,10 +4,14 @@ again (issue 5, section 1)."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from jobs.sandbox.base import SandboxError
+from jobs.sandbox.engine import images
+from jobs.sandbox.engine.client import Client
 from tests.real.conftest import Site
 from tests.real.engines import IMAGE, Podman, running_podman
 from tests.real.plain_sites import site_of
@@ -72,3 +76,38 @@ def test_lists_of_packages_are_refused_in_words(site: Site) -> None:
     done = site.run("env", "build", "-", "--wait", input="name: lists\npython: [humanize]\n")
     assert done.returncode == 1
     assert "name an image or write a dockerfile instead" in done.stderr
+
+
+def test_a_step_that_says_nothing_does_not_outlast_its_time(
+    podman: Podman, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Podman carries that step to its end, but nobody waits for it."""
+    monkeypatch.setattr(images, "_client", lambda: Client(podman.url))
+    lines: list[str] = []
+    started = time.monotonic()
+    with pytest.raises(SandboxError):
+        images.make_image(
+            tag="ump-environment:silent",
+            dockerfile=f"FROM {IMAGE}\nRUN sleep 30\n",
+            say=lines.append,
+            stopping=lambda: any("sleep" in line for line in lines),
+        )
+    assert time.monotonic() - started < 20
+
+
+def test_an_image_is_made_anew_where_it_is_asked_for_again(
+    podman: Podman, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that no registry has stays as it is."""
+    monkeypatch.setattr(images, "_client", lambda: Client(podman.url))
+    lines: list[str] = []
+    made = []
+    for _ in range(2):
+        images.make_image(
+            tag="ump-environment:twice",
+            dockerfile=f"FROM {IMAGE}\nRUN cat /proc/sys/kernel/random/uuid > /mark\n",
+            say=lines.append,
+            stopping=lambda: False,
+        )
+        made.append(podman.run("inspect", "--format", "{{.Id}}", "ump-environment:twice"))
+    assert made[0] != made[1]

@@ -108,6 +108,17 @@ def test_a_worker_that_is_stopped_says_so(fake: FakeEngine) -> None:
     assert row.error == str(Stopped())
 
 
+def test_one_that_takes_too_much_is_removed_again(
+    fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.environments.build._size_limit", lambda: 4095)
+    before = list(fake.images)
+    row = build()
+    assert row.status == "failed"
+    assert "sandbox.environment_size" in row.error
+    assert fake.images == before
+
+
 def test_one_that_takes_too_long_says_so(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1801.0, 1801.0])
     monkeypatch.setattr(builds, "time", SimpleNamespace(monotonic=lambda: next(times)))
