@@ -22,7 +22,7 @@ from jobs.sandbox.engine import leftovers
 from jobs.sandbox.engine.adapter import BLIND, Engine
 from jobs.sandbox.engine.client import Client, EngineError
 from jobs.sandbox.engine.containers import Host, Image, container, handed_over
-from jobs.sandbox.engine.running import Report
+from jobs.sandbox.engine.running import Report, received_listener
 from jobs.sandbox.engine.streams import Streams, connect
 from jobs.sandbox.places import Places
 from jobs.sandbox.runtime import runtime_dir
@@ -288,6 +288,34 @@ def test_an_answer_that_breaks_off_is_the_engines_fault() -> None:
     client = Client("unix:///nonexistent")
     with pytest.raises(EngineError, match="does not answer"), client.errors():
         raise ReadTimeoutError(None, "/build", "Read timed out.")  # type: ignore[arg-type]
+
+
+def handed(*descriptors: int) -> socket.socket:
+    """What the worker takes where these were handed over."""
+    here, there = socket.socketpair()
+    with here, there:
+        socket.send_fds(there, [b"l"], descriptors)
+        return received_listener(here)
+
+
+def test_the_listener_that_is_taken_is_inherited_by_no_program() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, handed(listener.fileno()) as taken:
+        assert taken.getsockname() == listener.getsockname()
+        assert not os.get_inheritable(taken.fileno())
+
+
+def test_what_is_no_listener_of_the_network_is_refused(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket() as unbound:
+        listening.bind(str(tmp_path / "sock"))
+        listening.listen()
+        with (tmp_path / "file").open("w") as file:
+            before = set(os.listdir("/proc/self/fd"))
+            for one in (listening, unbound, file):
+                with pytest.raises(SandboxError, match="something else"):
+                    handed(one.fileno())
+            with pytest.raises(SandboxError, match="no listener"):
+                handed()
+            assert set(os.listdir("/proc/self/fd")) == before
 
 
 class FakeClient(Client):

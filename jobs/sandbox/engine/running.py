@@ -19,6 +19,7 @@ from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.engine import leftovers
 from jobs.sandbox.engine.client import ENDS, POOL, Client, EngineError
 from jobs.sandbox.engine.streams import Streams
+from jobs.sandbox.launcher import receive
 from jobs.sandbox.limits import too_much_memory
 from jobs.sandbox.process import watch_disk
 from jobs.sandbox.runtime import socket_path
@@ -132,13 +133,7 @@ class Made:
                 await ready.wait()
             finally:
                 loop.remove_reader(inside)
-            _, descriptors, _, _ = socket.recv_fds(inside, 16, 1)
-            if not descriptors:
-                raise SandboxError("The sandbox handed over no listener of its network.")
-            listener = socket.socket(fileno=descriptors[0])
-            if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                listener.close()
-                raise SandboxError("The sandbox handed over something else than a listener.")
+            listener = received_listener(inside)
             inside.send(b"g")
         return listener
 
@@ -257,6 +252,24 @@ def listening(user: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def received_listener(sock: socket.socket) -> socket.socket:
+    """From a message that is there. Raises `SandboxError`; an image may have any Python."""
+    _, descriptors, _ = receive(sock, 16, 1)
+    if not descriptors:
+        raise SandboxError("The sandbox handed over no listener of its network.")
+    try:
+        listener = socket.socket(fileno=descriptors[0])
+    except OSError:
+        os.close(descriptors[0])
+    else:
+        if listener.family == socket.AF_INET and listener.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        ):
+            return listener
+        listener.close()
+    raise SandboxError("The sandbox handed over something else than a listener.")
 
 
 def close_listening(sock: socket.socket) -> None:
