@@ -237,7 +237,9 @@ def test_http_goes_out_through_one_door(path: Path) -> None:
     """I02, I05: a client made anywhere else would go past the guard (`core.http`)."""
     if module_name(path) in HTTP_DOOR:
         return
-    assert not {name for name in imports(path) if within(name, OTHER_CLIENTS)}
+    # Errors of a client make no connection; they come out of the package of the engine.
+    named = {name for name in imports(path) if not within(name, ("urllib3.exceptions",))}
+    assert not {name for name in named if within(name, OTHER_CLIENTS)}
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
     makes_one = re.compile(r"httpx2\.(\w*(Client|Transport)|[a-z]+)")
