@@ -301,8 +301,8 @@ def tidy() -> int:
     wanted = set(Environment.objects.values_list("digest", flat=True))
     unused_since = time.time() - get_options().sandbox.environment_days * 86_400
     gone = here.remove_unused(wanted, unused_since=unused_since)
-    if uses_engine():
-        gone += _images().remove_unused(wanted)
+    images = _images().remove_unused(wanted) if uses_engine() else 0
+    # Images go with their environment, and so do their rows, below.
     rows = EnvironmentBuild.objects.filter(machine=here.machine())
     rows.filter(digest__in=gone).exclude(status__in=EnvironmentBuild.UNFINISHED).update(
         status=Status.REMOVED, size=0
@@ -310,7 +310,7 @@ def tidy() -> int:
     # Of what nobody calls by a name any more nothing is left to tell.
     rows.exclude(digest__in=wanted).exclude(status__in=EnvironmentBuild.UNFINISHED).delete()
     _forget_machines()
-    return len(gone)
+    return len(gone) + images
 
 
 def _forget_machines() -> None:

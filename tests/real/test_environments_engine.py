@@ -110,4 +110,5 @@ def test_an_image_is_made_anew_where_it_is_asked_for_again(
             stopping=lambda: False,
         )
         made.append(podman.run("inspect", "--format", "{{.Id}}", "ump-environment:twice"))
+    podman.run("rmi", "--force", "ump-environment:twice")
     assert made[0] != made[1]

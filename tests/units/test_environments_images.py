@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from jobs.models import EnvironmentBuild
 from jobs.sandbox import base as sandbox
 from jobs.sandbox.base import SandboxError
 from jobs.sandbox.engine import images as engine
+from jobs.sandbox.engine.adapter import Engine
+from jobs.sandbox.places import Places
 from umpteenth import celery
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -137,3 +140,12 @@ def test_only_images_of_this_machine_that_nobody_names_are_removed(fake: FakeEng
     fake.used.clear()
     assert builds.tidy() == 1
     assert fake.images == ["ump-environment:somebody-else", "debian:12"]
+
+
+def test_images_are_asked_for_over_the_adapters_own_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Engine(Places(Path("/nonexistent")), url="unix:///nonexistent", image="an-image")
+    monkeypatch.setattr(engine, "adapter", lambda: made)
+    monkeypatch.setattr(made.client, "call", lambda work: None)
+    assert engine.image_ready("tools")

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from jobs.sandbox.base import SandboxError
+from jobs.sandbox.base import SandboxError, adapter
+from jobs.sandbox.engine.adapter import Engine
 from jobs.sandbox.engine.client import Client, EngineError
-from umpteenth.core.config import get_options
 from umpteenth.core.text import clean
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ class Stopped(SandboxError):
 
 
 def _client() -> Client:
-    return Client(get_options().sandbox.engine.url)
+    """That of this process's adapter, which knows the engine already."""
+    engine = adapter()
+    assert isinstance(engine, Engine)
+    return engine.client
 
 
 def image_ready(tag: str) -> bool:
