@@ -23,6 +23,7 @@ from tests.fakes.run_handler import FakeRun
 from tests.real.adapters import ADAPTERS, make_adapter, new_directory, tried
 from tests.real.engines import Podman, running_podman
 from tests.real.sandboxes import User, processes_with
+from umpteenth.core import deadlines
 
 pytestmark = pytest.mark.real
 
@@ -206,6 +207,18 @@ def test_long_lines_and_much_output_pass(user: User) -> None:
     """C15."""
     result = user.run(["bash", "-c", "head -c 5000000 /dev/zero | tr '\\0' x; cat"], stdin="end")
     assert len(result["out"]) == 5_000_003
+
+
+async def test_its_end_is_known_although_an_output_is_not_read(adapter: Adapter) -> None:
+    """As far as the reader's limit goes; beyond it whoever writes is held back."""
+    argv = ["sh", "-c", "head -c 1000000 /dev/zero >&2; echo done; exit 3"]
+    process = await adapter.start(argv, SandboxSpec("agent", network=False))
+    try:
+        async with deadlines.timeout(20):
+            assert await process.wait() == 3
+            assert await process.stdout.read() == b"done\n"
+    finally:
+        await process.kill()
 
 
 async def test_ump_reaches_its_broker_without_a_network(adapter: Adapter) -> None:

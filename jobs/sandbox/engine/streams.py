@@ -2,6 +2,9 @@
 
 Towards the container the bytes go as they are; what comes back is in frames of an eight-byte head
 (the stream's number, three zeros, the length) and the content.
+
+The two outputs share that connection: a reader who leaves more than twice his limit holds back the
+other output as well, and the end, which comes behind them, until he reads on or it is killed.
 """
 
 from __future__ import annotations
