@@ -185,14 +185,18 @@
   // A menu in a scrolling table would be cut off: it is laid over the page at its button.
   document.addEventListener("toggle", (event) => {
     const menu = event.target;
-    if (!(menu instanceof HTMLDetailsElement) || !menu.hasAttribute("data-menu") || !menu.open) return;
+    if (!(menu instanceof HTMLDetailsElement) || !menu.hasAttribute("data-menu")) return;
+    if (!menu.open) return void placed.delete(menu);
     for (const other of $$("details[data-menu][open]")) if (other !== menu) other.open = false;
     placeMenu(menu);
   }, true);
 
+  const placed = new WeakMap(); // where the button of a menu was when the menu was laid there
+
   function placeMenu(menu) {
     const list = $(".menu-list", menu);
     const button = $("summary", menu).getBoundingClientRect();
+    placed.set(menu, button);
     const bar = parseFloat(getComputedStyle($(".sidebar") || document.body).height) || 0;
     const bottom = innerHeight - (innerWidth <= 768 ? bar : 0);
     list.style.position = "fixed";
@@ -204,13 +208,15 @@
     list.style.top = `${below + height > bottom - 8 ? Math.max(8, button.top - height - 4) : below}px`;
   }
 
-  function closeMenus() {
-    for (const menu of $$("details[data-menu][open]")) menu.open = false;
+  // Scrolling is told a frame late: one that ended before the menu was opened has not moved it.
+  function closeMoved() {
+    for (const menu of $$("details[data-menu][open]")) {
+      const then = placed.get(menu), now = $("summary", menu).getBoundingClientRect();
+      if (then && (then.x !== now.x || then.y !== now.y)) menu.open = false;
+    }
   }
-  addEventListener("resize", closeMenus);
-  addEventListener("scroll", (event) => {
-    if (!event.target.closest?.(".menu-list")) closeMenus();
-  }, { capture: true, passive: true });
+  addEventListener("resize", closeMoved);
+  addEventListener("scroll", closeMoved, { capture: true, passive: true });
 
   // Keys
   document.addEventListener("keydown", (event) => {

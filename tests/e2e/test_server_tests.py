@@ -148,6 +148,23 @@ def test_a_row_with_an_open_menu_is_renewed_when_the_menu_closes(alice: Page) ->
     expect(row.get_by_role("link", name="Edit")).to_be_hidden()
 
 
+def test_a_menu_that_opens_right_after_scrolling_stays_open_until_it_is_moved(alice: Page) -> None:
+    """A browser tells of scrolling a frame late."""
+    alice.set_viewport_size({"width": 1280, "height": 300})
+    alice.goto("/servers/")
+    alice.get_by_label("More for shared").evaluate(
+        """async button => {
+            scrollTo({top: document.documentElement.scrollHeight, behavior: "instant"});
+            button.click();
+            for (const frame of [1, 2, 3]) await new Promise(requestAnimationFrame);
+        }"""
+    )
+    edit = server_row(alice, "shared").get_by_role("link", name="Edit")
+    expect(edit).to_be_visible()
+    alice.evaluate("scrollTo(0, 0)")
+    expect(edit).to_be_hidden()
+
+
 def test_a_menu_that_opens_while_its_row_is_fetched_stays_open(alice: Page) -> None:
     """The answer that comes in then is dropped, and asked for again when the menu closes."""
     held: list[Route] = []

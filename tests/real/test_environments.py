@@ -185,9 +185,10 @@ def test_a_build_ends_with_its_worker_or_with_ctrl_c_and_leaves_nothing(site: Si
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    eventually(lambda: site.ask("builds", "slow") == ["building"], "the build")
+    assert command.stdout is not None
+    said = command.stdout.readline()  # its first step begins
     command.send_signal(signal.SIGINT)
-    said, _ = command.communicate(timeout=20)
+    said += command.communicate(timeout=20)[0]
     assert command.returncode == 130, said
     assert b"Traceback" not in said
     assert site.ask("builds", "slow") == ["failed"]
