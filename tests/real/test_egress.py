@@ -30,12 +30,12 @@ from jobs.sandbox.launcher_client import KILLED, LauncherClient
 from jobs.sandbox.places import Places, find_uv, visible_certificates
 from tests.fakes.executions import execute, without_a_machine
 from tests.fakes.runs import make_job, output_of, payloads_of
+from tests.real.registries import registries
 from tests.real.sandboxes import User, user_who
 from umpteenth.core import addresses
 
 pytestmark = pytest.mark.real
 
-REGISTRIES = ("pypi.org", "files.pythonhosted.org", "registry.npmjs.org")
 STARTS = 50
 
 
@@ -194,9 +194,9 @@ def test_package_managers_go_through_it(user: User) -> None:
         python3 -m pip install -q --target t six && ls -d t/six.py
         npm init -y > /dev/null && npm install --silent left-pad && ls -d node_modules/left-pad
     """
-    result = user.run(["bash", "-c", script], egress={name: [] for name in REGISTRIES})
+    result = user.run(["bash", "-c", script], egress={name: [] for name in registries()})
     assert result["out"].splitlines()[-2:] == ["t/six.py", "node_modules/left-pad"], result["err"]
-    assert {event[1] for event in result["events"]} <= set(REGISTRIES)
+    assert {event[1] for event in result["events"]} <= registries()
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ async def test_uv_goes_through_it(tmp_path: Path) -> None:
     """
     out, events = await run(adapter, script, EgressRules(NetworkRules("internet")))
     assert out.endswith("/six.py\n"), out
-    assert {event.host for event in events} <= set(REGISTRIES)
+    assert {event.host for event in events} <= registries()
 
 
 async def test_loopback_metadata_and_addresses_are_refused_by_the_rules(

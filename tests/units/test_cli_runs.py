@@ -229,7 +229,11 @@ def test_an_unknown_run_fails(verb: str, run_id: str) -> None:
         ("tool.progress", {"tool": "t", "progress": 1.0, "total": None}, "t: 1"),
         ("tool.progress", {"tool": "t", "progress": 2.5, "total": 10.0}, "t: 2.5 of 10"),
         ("tool.progress", {"tool": "t", "progress": 1.0, "message": "half"}, "t: half"),
-        ("network.connected", {"host": "pypi.org", "port": 443}, "pypi.org port 443"),
+        (
+            "network.connected",
+            {"host": "packages.example", "port": 443},
+            "packages.example port 443",
+        ),
         (
             "network.refused",
             {"server": "s", "host": "a.example", "port": 80, "reason": "Not allowed."},

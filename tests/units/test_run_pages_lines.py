@@ -57,7 +57,7 @@ def page(client: Client, url: str) -> str:
             "Connected again",
         ),
         ("server.skipped", {"server": "time", "reason": "disabled"}, "Disabled."),
-        ("network.connected", {"host": "pypi.org", "port": 443}, "pypi.org:443"),
+        ("network.connected", {"host": "packages.example", "port": 443}, "packages.example:443"),
         ("network.connected", {"host": "2001:db8::7", "port": 80}, "[2001:db8::7]:80"),
         (
             "network.refused",

@@ -122,12 +122,12 @@ class FakeRecorder:
 def test_what_the_proxy_meets_is_on_the_timeline() -> None:
     recorder = FakeRecorder()
     egress = Egress(EgressRules(NetworkRules("internet")), reporter(recorder, "files"))  # type: ignore[arg-type]
-    egress.opened("pypi.org", 443)
+    egress.opened("packages.example", 443)
     egress.refused("10.0.0.1", 80, "It is private.")
     egress.failed("b.example", 80, "It does not answer.")
     egress.failed("", 0, "Too many.")
     assert recorder.events == [
-        ("network.connected", {"host": "pypi.org", "port": 443, "server": "files"}),
+        ("network.connected", {"host": "packages.example", "port": 443, "server": "files"}),
         (
             "network.refused",
             {"host": "10.0.0.1", "port": 80, "reason": "It is private.", "server": "files"},
