@@ -177,8 +177,10 @@ def test_a_build_ends_with_its_worker_or_with_ctrl_c_and_leaves_nothing(site: Si
     assert site.ask("builds", "slow") == ["failed"]
     file = site.data_dir.parent / "slow.yml"
     file.write_text(definition)
+    # Whoever runs the tests in the background of a shell has it ignore the signal.
+    listening = ["env", "--default-signal=INT"]
     command = subprocess.Popen(
-        site.command("-P", "-m", "umpteenth", "env", "build", str(file), "--wait"),
+        [*listening, *site.command("-P", "-m", "umpteenth", "env", "build", str(file), "--wait")],
         env=site.environ,
         cwd=site.code,
         stdin=subprocess.DEVNULL,
