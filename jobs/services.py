@@ -36,7 +36,7 @@ from secrets_vault.models import Secret
 from secrets_vault.services import may_use
 from servers.models import Server, Tool
 from umpteenth.accounts.models import User
-from umpteenth.accounts.services import record_audit
+from umpteenth.accounts.services import changed_meanwhile, record_audit
 from umpteenth.core.clock import database_now
 from umpteenth.core.text import MAX_JSON_DEPTH, clean, is_too_deep, storable_json
 
@@ -72,8 +72,7 @@ class OutdatedEdit(Exception):
     """
 
     def __init__(self, current: Job) -> None:
-        who = current.updated_by.username if current.updated_by else "Somebody"
-        super().__init__(f"{who} changed this job while you were editing it.")
+        super().__init__(changed_meanwhile("job", current.updated_by))
         self.current = current
         self.theirs = current_data(current)
 

@@ -47,7 +47,7 @@ from servers.status import auth_status as auth_status
 from servers.targets import target_problems
 from servers.usage import Usage
 from umpteenth.accounts.models import User
-from umpteenth.accounts.services import record_audit
+from umpteenth.accounts.services import changed_meanwhile, record_audit
 from umpteenth.core.ids import new_id
 from umpteenth.core.text import clean
 
@@ -64,8 +64,7 @@ class OutdatedEdit(Exception):
     """Somebody else changed the server since the form was opened; `current` is what is stored."""
 
     def __init__(self, current: Server) -> None:
-        who = current.updated_by.username if current.updated_by else "Somebody"
-        super().__init__(f"{who} changed this server while you were editing it.")
+        super().__init__(changed_meanwhile("server", current.updated_by))
         self.current = current
 
 

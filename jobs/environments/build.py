@@ -22,7 +22,7 @@ from jobs.sandbox import bases
 from jobs.sandbox.base import Bind, Limits, SandboxSpec
 from jobs.sandbox.disk import used_bytes
 from jobs.sandbox.egress.base import EgressEvent
-from jobs.sandbox.mounts import SEARCH_PATH
+from jobs.sandbox.inside import SEARCH_PATH
 from jobs.sandbox.network import network_for_packages
 from jobs.sandbox.places import find_uv
 from umpteenth.core import deadlines

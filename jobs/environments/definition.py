@@ -156,9 +156,7 @@ def _image(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > MAX_PACKAGE or not _IMAGE.fullmatch(value):
-        raise DefinitionError(
-            "image: must be the name of an image, such as docker.io/library/debian:12."
-        )
+        raise DefinitionError("image: must be the name of an image, such as debian:12.")
     return value
 
 

@@ -7,7 +7,6 @@ and used by every job that chooses it. Everybody may choose.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -18,8 +17,9 @@ from jobs import presence
 from jobs.environments import builds
 from jobs.environments.definition import Definition, DefinitionError, parse_definition
 from jobs.models import Environment, EnvironmentBuild, Job, Worker
+from jobs.shapes import moment
 from umpteenth.accounts.models import User
-from umpteenth.accounts.services import record_audit
+from umpteenth.accounts.services import changed_meanwhile, record_audit
 from umpteenth.core.clock import database_now
 from umpteenth.core.text import clean
 
@@ -201,13 +201,9 @@ def build_shape(build: EnvironmentBuild) -> dict[str, Any]:
         "status": build.status,
         "error": build.error,
         "size": build.size,
-        "started_at": _moment(build.started_at),
-        "finished_at": _moment(build.finished_at),
+        "started_at": moment(build.started_at),
+        "finished_at": moment(build.finished_at),
     }
-
-
-def _moment(value: datetime | None) -> str | None:
-    return None if value is None else value.isoformat(timespec="milliseconds")
 
 
 def _parsed(text: str) -> tuple[Definition, str]:
@@ -228,8 +224,7 @@ def _who_changed(environment: Environment) -> str:
     current = Environment.objects.select_related("updated_by").filter(pk=environment.pk).first()
     if current is None:
         return "The environment was deleted meanwhile."
-    who = current.updated_by.username if current.updated_by else "Somebody"
-    return f"{who} changed this environment while you were editing it."
+    return changed_meanwhile("environment", current.updated_by)
 
 
 def _audit(actor: User | None, action: str, environment: Environment) -> None:

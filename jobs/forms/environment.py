@@ -21,7 +21,7 @@ debian:
 NEW_DOCKERFILE = """\
 name: data-tools
 dockerfile: |
-  FROM docker.io/library/python:3.12
+  FROM python:3.12
   RUN pip install --no-cache-dir humanize
 """
 

@@ -8,8 +8,10 @@ is made.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +27,8 @@ USER_IDS: Mapping[Party, int] = {"agent": 1000, "mcp": 1001}
 # Longest line that a reader of a process's output takes (C15).
 LINE_LIMIT = 32 * 1024 * 1024
 KILL_TIMEOUT = 10.0  # seconds until every process of a killed sandbox must be gone
+PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
+_MAX_VALUE = 128 * 1024  # bytes of one variable or argument; the kernel's limit
 
 
 class SandboxError(Exception):
@@ -206,6 +210,51 @@ class Adapter(Protocol):
     async def start(
         self, argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
     ) -> SandboxProcess: ...
+
+
+class Trial:
+    """Whether sandboxes start, found out by starting one. Threads may share it."""
+
+    def __init__(self, look: Callable[[], str]) -> None:
+        """`look` gives the problem with its remedy, or ""."""
+        self._look = look
+        self._lock = threading.Lock()
+        self._problem: str | None = None
+        self._looked_at = 0.0
+
+    @property
+    def went_well(self) -> bool:
+        """As far as is known, without looking."""
+        return self._problem == ""
+
+    def problem(self) -> str:
+        """A success is remembered, a problem looked at again after a while. May block."""
+        with self._lock:
+            stale = time.monotonic() - self._looked_at > PROBLEM_KEPT
+            if self._problem is None or (self._problem and stale):
+                self._problem = self._look()
+                self._looked_at = time.monotonic()
+            return self._problem
+
+
+def check(argv: Sequence[str], spec: SandboxSpec) -> None:
+    """Refuse what no process can be started with. Raises `SandboxError`."""
+    if not argv or not argv[0]:
+        raise SandboxError("The command is empty.")
+    if spec.network and spec.egress is not None:
+        raise SandboxError("A sandbox has either the machine's own network or a guarded one.")
+    for part in argv:
+        if "\0" in part:
+            raise SandboxError("The command holds a NUL character.")
+        if len(os.fsencode(part)) >= _MAX_VALUE:
+            raise SandboxError("An argument of the command is longer than 128 KiB.")
+    for name, value in spec.env.items():
+        if not name or "=" in name or "\0" in name:
+            raise SandboxError(f"{name!r} cannot be the name of an environment variable.")
+        if "\0" in value:
+            raise SandboxError(f"The environment variable {name} holds a NUL character.")
+        if len(os.fsencode(name)) + len(os.fsencode(value)) + 2 > _MAX_VALUE:
+            raise SandboxError(f"The environment variable {name} is longer than 128 KiB.")
 
 
 _lock = threading.Lock()

@@ -19,22 +19,22 @@ import asyncio
 import contextlib
 import os
 import shutil
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jobs.sandbox import accounts, disk, seccomp
 from jobs.sandbox.base import (
     LINE_LIMIT,
     USER_IDS,
-    SandboxError,
     SandboxProcess,
     SandboxSpec,
     SandboxUnavailable,
+    Trial,
+    check,
 )
 from jobs.sandbox.cgroups import Cgroups
 from jobs.sandbox.cgroups import shared as shared_cgroups
 from jobs.sandbox.egress.base import Egress, Refused
+from jobs.sandbox.inside import PROXY_PORT
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, shared
 from jobs.sandbox.limits import gaps, process_limit
 from jobs.sandbox.mounts import HELD_BACK, as_user, build_options
@@ -47,9 +47,7 @@ from jobs.sandbox.probe import (
     explain_root,
     probe,
 )
-from jobs.sandbox.process import PROXY_PORT, start_process
-
-PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
+from jobs.sandbox.process import start_process
 
 # The descriptors that bwrap reads its options and the filter of system calls from; behind them
 # those of `LauncherClient.start`.
@@ -58,7 +56,6 @@ _FILTER_FD = 4
 _INFO_FD = 5
 _BLOCK_FD = 6
 _SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
-_MAX_VALUE = 128 * 1024  # bytes of one variable or argument; the kernel's limit
 
 # Not bwrap's --chdir: as root it would need the right that it has given up already to enter a
 # directory of the party's own. A command that does not exist is the commonest mistake.
@@ -86,19 +83,16 @@ class Bubblewrap:
         self.places = places
         self._launcher = launcher or shared()
         self._cgroups = cgroups or shared_cgroups()
-        self._lock = threading.Lock()
-        # By whether the sandbox is to run as root: what a trial came to, and when.
-        self._problems: dict[bool, tuple[str, float]] = {}
+        self.trial = Trial(self._look)
+        self.root_trial = Trial(self._look_as_root)
 
     def problem(self) -> str:
         """See `Adapter.problem`."""
-        with self._lock:
-            return self._known(False, self._look)
+        return self.trial.problem()
 
     def root_problem(self) -> str:
         """See `Adapter.root_problem`."""
-        with self._lock:
-            return self._known(False, self._look) or self._known(True, self._look_as_root)
+        return self.trial.problem() or self.root_trial.problem()
 
     def gaps(self) -> tuple[str, ...]:
         """See `Adapter.gaps`."""
@@ -116,21 +110,11 @@ class Bubblewrap:
         """See `Adapter.tidy`. Of a sandbox only its groups outlive its launcher."""
         self._cgroups.remove_leftovers()
 
-    def _known(self, root: bool, look: Callable[[], str]) -> str:
-        problem, looked_at = self._problems.get(root, (None, 0.0))
-        if problem is None or (problem and time.monotonic() - looked_at > PROBLEM_KEPT):
-            problem = look()
-            self._problems[root] = problem, time.monotonic()
-        return problem
-
-    def _is_fine(self, root: bool) -> bool:
-        return self._problems.get(root, ("unknown",))[0] == ""
-
     async def start(
         self, argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
     ) -> SandboxProcess:
         """See `jobs.sandbox.base.start`."""
-        if not self._is_fine(spec.root):
+        if not (self.root_trial if spec.root else self.trial).went_well:
             problem = await asyncio.to_thread(self.root_problem if spec.root else self.problem)
             if problem:
                 raise SandboxUnavailable(problem)
@@ -263,26 +247,6 @@ def command_line(
 def _tool(name: str) -> str:
     """A tool of the system by its whole path: the search path inside may be the party's own."""
     return shutil.which(name, path=_SYSTEM_PATH) or name
-
-
-def check(argv: Sequence[str], spec: SandboxSpec) -> None:
-    """Refuse what no process can be started with. Raises `SandboxError`."""
-    if not argv or not argv[0]:
-        raise SandboxError("The command is empty.")
-    if spec.network and spec.egress is not None:
-        raise SandboxError("A sandbox has either the machine's own network or a guarded one.")
-    for part in argv:
-        if "\0" in part:
-            raise SandboxError("The command holds a NUL character.")
-        if len(os.fsencode(part)) >= _MAX_VALUE:
-            raise SandboxError("An argument of the command is longer than 128 KiB.")
-    for name, value in spec.env.items():
-        if not name or "=" in name or "\0" in name:
-            raise SandboxError(f"{name!r} cannot be the name of an environment variable.")
-        if "\0" in value:
-            raise SandboxError(f"The environment variable {name} holds a NUL character.")
-        if len(os.fsencode(name)) + len(os.fsencode(value)) + 2 > _MAX_VALUE:
-            raise SandboxError(f"The environment variable {name} is longer than 128 KiB.")
 
 
 def pack(options: Sequence[str]) -> int:

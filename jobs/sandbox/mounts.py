@@ -1,4 +1,4 @@
-"""The options of bwrap for one sandbox: namespaces, places, variables.
+"""The options of bwrap for one sandbox: namespaces and places.
 
 Two traps shape this (measured): directories that bwrap makes on the way to a place are 0700 and
 root's, so every parent is made first; and as root its /dev/shm and tmpfs are 0755.
@@ -12,44 +12,31 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from jobs.sandbox import bases
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
 from jobs.sandbox.files import connect_program, node_preload, ump_program
-from jobs.sandbox.places import Places, system_python
-from jobs.sandbox.process import PROXY_PORT
+from jobs.sandbox.inside import (
+    CONNECT_PROGRAM,
+    COVERED,
+    NODE_PRELOAD,
+    ROOT_CAPABILITIES,
+    account,
+    environment,
+    hidden_places,
+    memory_size,
+)
+from jobs.sandbox.places import Places
 from jobs.sandbox.runtime import small_file
-
-NODE_PRELOAD = "/ump/proxy.cjs"
-CONNECT_PROGRAM = "/ump/bin/proxy-connect"
-SYSTEM_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-# What each place in memory holds at most, and the share of a small machine's memory.
-MEMORY_SIZE = 1024**3
-_SHARE = 8
-
-SEARCH_PATH = "/ump/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-# What root of a sandbox may do (P26): as with files everywhere, with those of its own user only.
-ROOT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID")
 
 # What the loader and the C library of any program obey.
 _LOADS_CODE = re.compile(
     r"LD_[A-Z0-9_]*|MALLOC_[A-Z0-9_]*|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|NLSPATH"
 )
 HELD_BACK = "UMP_HELD_BACK_"
-
-# Nobody's business inside, where more than their mode is needed to close them: accounts and keys of
-# this machine, which a group of the worker's may open, and what /proc tells of other users and of
-# the kernel. Docker and Podman cover the same.
-COVERED = (
-    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/ssl/private"),
-    *("/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/kcore", "/proc/kpagecount"),
-    *("/proc/kpageflags", "/proc/kpagecgroup", "/proc/latency_stats", "/proc/sched_debug"),
-    *("/proc/slabinfo", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo"),
-)
 
 _USERS = """root:x:0:0:root:/root:/bin/bash
 agent:x:1000:1000:agent:/home/agent:/bin/bash
@@ -129,7 +116,8 @@ def build_options(spec: SandboxSpec, places: Places, *, privileged: bool) -> lis
             options.show(path)
     for bind in spec.binds:
         options.bind(bind)
-    _hide(options, places.hidden, spec)
+    for inside, is_directory in hidden_places(options.shown, places, spec):
+        options.cover(inside, directory=is_directory)
     options.add("--remount-ro", "/", "--clearenv")
     for name, value in _held_back(environment(spec, places)).items():
         options.add("--setenv", name, value)
@@ -170,11 +158,6 @@ def as_user(spec: SandboxSpec) -> list[str]:
     return ["--unshare-user", "--uid", user, "--gid", user, *added]
 
 
-def account(spec: SandboxSpec) -> tuple[str, str]:
-    """Name and home of the user inside."""
-    return ("root", "/root") if spec.root else (spec.party, f"/home/{spec.party}")
-
-
 @lru_cache(maxsize=1)
 def _can_close_namespaces() -> bool:
     """Whether this bwrap (0.8 or newer) can end the making of user namespaces inside."""
@@ -183,13 +166,6 @@ def _can_close_namespaces() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return b"--disable-userns" in said.stdout
-
-
-@lru_cache(maxsize=1)
-def memory_size() -> int:
-    """What each place in memory holds at most, in bytes, whatever memory a sandbox has."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(MEMORY_SIZE, machine // _SHARE)
 
 
 def _system(options: _Options, spec: SandboxSpec) -> None:
@@ -247,78 +223,3 @@ def _party(options: _Options, spec: SandboxSpec, places: Places) -> None:
             options.memory(inside)
         else:
             options.bind(Bind(host, inside, writable=True))
-
-
-def _hide(options: _Options, hidden: Iterable[Path], spec: SandboxSpec) -> None:
-    """Cover what is ours wherever a shown directory holds it."""
-    wanted = {spec.workspace, spec.home, *(bind.host for bind in spec.binds)}
-    for path in hidden:
-        real = path.resolve()
-        for place, host in list(options.shown.items()):
-            if host in wanted or not real.exists() or not real.is_relative_to(host.resolve()):
-                continue
-            inside = place / real.relative_to(host.resolve())
-            options.cover(str(inside), directory=real.is_dir())
-
-
-def environment(spec: SandboxSpec, places: Places) -> dict[str, str]:
-    """The variables of a sandbox: ours first, then the specification's, which win."""
-    name, home = account(spec)
-    variables = {
-        "PATH": SEARCH_PATH,
-        "HOME": home,
-        "USER": name,
-        "LOGNAME": name,
-        "SHELL": "/bin/bash",
-        "LANG": "C.UTF-8",
-        "TMPDIR": "/tmp",
-        "PYTHONUNBUFFERED": "1",
-        **_package_managers(spec.network or spec.egress is not None),
-        **(places.certificates or {}),
-        **(_proxy() if spec.egress is not None else {}),
-    }
-    if not system_python().startswith("/usr/"):
-        variables["PATH"] += ":" + str(Path(system_python()).parent)
-    if spec.base:
-        variables |= bases.variables(Path(spec.base), variables["PATH"])
-    found = {**variables, **spec.env}
-    if spec.egress is not None and "NODE_OPTIONS" in spec.env:
-        found["NODE_OPTIONS"] = f"{variables['NODE_OPTIONS']} {spec.env['NODE_OPTIONS']}"
-    return found
-
-
-def _proxy() -> Mapping[str, str]:
-    """Where programs find the proxy of a guarded sandbox.
-
-    ALL_PROXY is no SOCKS URL: HTTP clients of Python then fail for want of a package. Node takes
-    NODE_USE_ENV_PROXY from 22.21 on; older ones get it from what they load first. git over ssh is
-    joined to it by a program of ours.
-    """
-    url = f"http://127.0.0.1:{PROXY_PORT}"
-    loopback = "127.0.0.1,localhost,::1"
-    found = {"NODE_USE_ENV_PROXY": "1", "NODE_OPTIONS": f"--require={NODE_PRELOAD}"}
-    found["GIT_SSH_COMMAND"] = f"ssh -o 'ProxyCommand={CONNECT_PROGRAM} %h %p'"
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        found[name] = found[name.lower()] = url
-    for name in ("NO_PROXY", "no_proxy"):
-        found[name] = loopback
-    return found
-
-
-def _package_managers(network: bool) -> Mapping[str, str]:
-    """Settings of npm, uv and pip; without network they are told, to fail at once."""
-    quiet = {
-        "npm_config_update_notifier": "false",
-        "npm_config_fund": "false",
-        "npm_config_audit": "false",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "UV_LINK_MODE": "copy",
-        "UV_PYTHON_DOWNLOADS": "never",
-        "UV_PYTHON": system_python(),
-    }
-    if SYSTEM_CERTIFICATES.exists():
-        # As pip of Debian, curl and git do; by itself uv trusts only what it brings along.
-        quiet["UV_SYSTEM_CERTS"] = "1"
-    if network:
-        return quiet
-    return {**quiet, "npm_config_offline": "true", "UV_OFFLINE": "1", "PIP_NO_INDEX": "1"}

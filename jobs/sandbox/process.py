@@ -12,20 +12,13 @@ from dataclasses import dataclass
 
 from jobs.sandbox.base import Exit, Facts, Limits, SandboxError, SandboxProcess, SandboxSpec
 from jobs.sandbox.cgroups import Cgroups, Group, Usage
-from jobs.sandbox.disk import HOME_INTERVAL, keep_within
 from jobs.sandbox.egress.proxy import Proxy
+from jobs.sandbox.inside import PROXY_PORT
 from jobs.sandbox.launcher_client import LauncherClient, LauncherUnusable, OnListener
-from jobs.sandbox.limits import (
-    gaps,
-    resource_limits,
-    too_large_home,
-    too_much_disk,
-    too_much_memory,
-)
+from jobs.sandbox.limits import gaps, resource_limits, too_much_memory
+from jobs.sandbox.watching import watch_disk
 
 logger = logging.getLogger(__name__)
-
-PROXY_PORT = 3128  # inside, on the loopback of a guarded sandbox
 
 
 @dataclass
@@ -209,41 +202,6 @@ class _End:
             is_memory_per_process="memory" not in self.group.controllers,
             processes_refused=usage.processes_refused,
         )
-
-
-def watch_disk(spec: SandboxSpec, exited: asyncio.Future[Exit], end: Callable[[str], None]) -> None:
-    """Look until the sandbox has exited, and have it ended with a sentence for too much.
-
-    A home outlives it, and is bounded apart from the rest.
-    """
-    written = {
-        bind.inside: bind.host for bind in spec.binds if bind.writable and bind.host.is_dir()
-    }
-    if spec.workspace is not None:
-        written["/workspace"] = spec.workspace
-    watches = []
-    if written:
-        watch = keep_within(
-            spec.limits.disk,
-            list(written.values()),
-            end,
-            too_much=too_much_disk(spec.limits),
-            inside=list(written),
-        )
-        watches.append(watch)
-    if spec.home is not None:
-        watch = keep_within(
-            spec.home_limit,
-            [spec.home],
-            end,
-            too_much=too_large_home(spec.home_limit),
-            inside=[f"/home/{spec.party}"],
-            every=HOME_INTERVAL,
-            at_once=True,
-        )
-        watches.append(watch)
-    for task in [exited.get_loop().create_task(watch) for watch in watches]:
-        exited.add_done_callback(lambda _, task=task: task.cancel())  # type: ignore[misc]
 
 
 async def _writer(

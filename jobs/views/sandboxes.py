@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 from jobs.models import Worker
 from jobs.presence import SILENT
 from jobs.sandbox.base import Limits, adapter
-from jobs.sandbox.mounts import memory_size
+from jobs.sandbox.inside import memory_size
 from jobs.sandbox.places import Places
 from jobs.views.environments import default_image, environment_rows, machines
 from umpteenth.accounts.access import administrator_required

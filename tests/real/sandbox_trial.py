@@ -139,7 +139,7 @@ def leave_out_the_filter(adapter: Bubblewrap) -> None:
 
     bubblewrap.command_line = unfiltered
     assert "does not filter" in adapter.problem()
-    adapter._problems[False] = adapter._problems[True] = "", 0.0
+    adapter.trial._problem = adapter.root_trial._problem = ""
 
 
 async def finish(process: SandboxProcess, request: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import pyseccomp
 import pytest
 
-from jobs.sandbox import mounts, seccomp
+from jobs.sandbox import inside, mounts, seccomp
 from jobs.sandbox.base import USER_IDS
 from jobs.sandbox.places import find_uv
 from tests.real.adapters import tried
@@ -77,8 +77,8 @@ def test_without_the_filter_it_would_not_be(user: User) -> None:
     outcomes = attempt(user, unfiltered=True)
     assert outcomes["clone3"] == "done"
     assert list(outcomes.values()).count("done") > 5
-    inside = user.run(["cat", "/proc/self/uid_map"])["out"].split()
-    if inside[0] == str(USER_IDS["agent"]) and mounts._can_close_namespaces():
+    mapped = user.run(["cat", "/proc/self/uid_map"])["out"].split()
+    if mapped[0] == str(USER_IDS["agent"]) and mounts._can_close_namespaces():
         for name in ("clone3 of a user namespace", "unshare of a user namespace"):
             assert outcomes[name] == "ENOSPC"
 
@@ -110,7 +110,7 @@ PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/workspace", "/home/agent")
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_place_in_memory_holds_no_more_than_its_size(user: User, place: str) -> None:
-    size = mounts.memory_size()
+    size = inside.memory_size()
     script = f"df -B1 --output=size {place} | tail -1; fallocate -l {size + 4096} {place}/big"
     result = user.run(["bash", "-c", script])
     assert int(result["out"]) == size

@@ -340,7 +340,7 @@ def test_pages_speak_of_images_where_an_engine_makes_sandboxes(
     assert "<code>umpteenth-sandbox</code>" in tab
     assert "One of its own takes its place" in tab
     new = text_of(administrator_client, "environments:create")
-    assert "FROM docker.io" in new
+    assert "FROM python" in new
     assert "npm" not in new.partition("<main")[2]
 
 

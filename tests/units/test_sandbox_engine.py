@@ -402,7 +402,7 @@ async def test_a_container_whose_making_was_not_answered_is_removed_later(
     client = SlowClient({})
     monkeypatch.setattr("jobs.sandbox.engine.adapter.Client", lambda url: client)
     engine = Engine(Places(Path("/nonexistent")), url=client.url, image="an-image")
-    monkeypatch.setattr(engine, "_problem", "")
+    monkeypatch.setattr(engine.trial, "_problem", "")
     with pytest.raises(SandboxError, match="could not be made: the engine does not answer"):
         await engine.start(["true"], SPEC)
     assert len(client.owners) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs.network import NetworkRules
-from jobs.sandbox import base, bubblewrap, disk, mounts, probe, seccomp, spawner
+from jobs.sandbox import base, bubblewrap, disk, inside, mounts, probe, seccomp, spawner
 from jobs.sandbox.base import Bind, Limits, SandboxError, SandboxSpec, SandboxUnavailable
 from jobs.sandbox.bubblewrap import Bubblewrap
 from jobs.sandbox.cgroups import Cgroups, Group
@@ -92,7 +92,7 @@ def test_only_a_guarded_command_waits_for_its_listener() -> None:
 
 def test_a_network_is_guarded_or_not() -> None:
     with pytest.raises(SandboxError, match="either"):
-        bubblewrap.check(["true"], guarded(network=True))
+        base.check(["true"], guarded(network=True))
 
 
 def test_the_environment_is_made_from_nothing(
@@ -168,8 +168,8 @@ def test_whatever_is_in_memory_has_a_size(
         if item == "--tmpfs"
     }
     assert set(places) == {"/tmp", "/var/tmp", "/dev/shm", "/workspace", "/home/mcp"}
-    assert all(given == ["--size", str(mounts.memory_size())] for given in places.values())
-    assert 0 < mounts.memory_size() <= mounts.MEMORY_SIZE
+    assert all(given == ["--size", str(inside.memory_size())] for given in places.values())
+    assert 0 < inside.memory_size() <= inside.MEMORY_SIZE
     read_only = {options[at + 1] for at, item in enumerate(options) if item == "--remount-ro"}
     assert read_only == {"/", "/dev"}
 
@@ -177,11 +177,11 @@ def test_whatever_is_in_memory_has_a_size(
 def test_on_a_small_machine_a_place_in_memory_is_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1024**3 // 4096}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
-    mounts.memory_size.cache_clear()
+    inside.memory_size.cache_clear()
     try:
-        assert mounts.memory_size() == 128 * 1024**2
+        assert inside.memory_size() == 128 * 1024**2
     finally:
-        mounts.memory_size.cache_clear()
+        inside.memory_size.cache_clear()
 
 
 def test_parents_of_a_place_are_made_for_everybody_first(data_dir: Path, tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_what_cannot_be_started_is_refused_in_words(
     argv: list[str], env: dict[str, str], fault: str
 ) -> None:
     with pytest.raises(SandboxError, match=fault):
-        bubblewrap.check(argv, spec(env=env))
+        base.check(argv, spec(env=env))
 
 
 def test_options_survive_the_way_through_the_descriptor() -> None:
@@ -333,7 +333,7 @@ def test_a_problem_is_looked_at_again_after_a_while(
     assert isinstance(launcher, BrokenLauncher)
     assert broken.problem() == broken.problem() != ""
     assert launcher.asked == 1
-    later = time.monotonic() + bubblewrap.PROBLEM_KEPT + 1
+    later = time.monotonic() + base.PROBLEM_KEPT + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     broken.problem()
     assert launcher.asked == 2

@@ -208,3 +208,8 @@ def _open_links(token: str) -> Any:
 
 def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def changed_meanwhile(what: str, who: User | None) -> str:
+    """What somebody is told whose edit of a job, say, began before that of somebody else."""
+    return f"{who.username if who else 'Somebody'} changed this {what} while you were editing it."

@@ -14,7 +14,6 @@ import logging
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +29,9 @@ from jobs.sandbox.base import (
     SandboxProcess,
     SandboxSpec,
     SandboxUnavailable,
+    Trial,
+    check,
 )
-from jobs.sandbox.bubblewrap import check
 from jobs.sandbox.egress.proxy import Proxy
 from jobs.sandbox.engine import leftovers
 from jobs.sandbox.engine.client import ENDS, Client, EngineError
@@ -52,7 +52,6 @@ from jobs.sandbox.runtime import runtime_dir, small_file
 
 logger = logging.getLogger(__name__)
 
-PROBLEM_KEPT = 30.0  # seconds until a problem is looked at again
 IMAGES_KEPT = 30.0  # seconds until an image is looked at again, which may be another by then
 LISTENER_TIMEOUT = 30.0  # seconds for a guarded sandbox to hand over its listener
 _SEEN = "/ump/seen"
@@ -108,9 +107,7 @@ class Engine:
         self.image = image
         self._runtime = runtime
         self._client = Client(url)
-        self._lock = threading.Lock()
-        self._problem: str | None = None
-        self._looked_at = 0.0
+        self.trial = Trial(self._look)
         self._gaps: tuple[str, ...] = ()
         self._info: dict[str, Any] = {}
         self._podman = False
@@ -122,12 +119,7 @@ class Engine:
 
     def problem(self) -> str:
         """See `Adapter.problem`."""
-        with self._lock:
-            stale = time.monotonic() - self._looked_at > PROBLEM_KEPT
-            if self._problem is None or (self._problem and stale):
-                self._problem = self._look()
-                self._looked_at = time.monotonic()
-            return self._problem
+        return self.trial.problem()
 
     def gaps(self) -> tuple[str, ...]:
         """See `Adapter.gaps`."""
@@ -150,7 +142,7 @@ class Engine:
         self, argv: Sequence[str], spec: SandboxSpec, *, limit: int = LINE_LIMIT
     ) -> SandboxProcess:
         """See `jobs.sandbox.base.start`."""
-        if self._problem != "":
+        if not self.trial.went_well:
             # Not in the pool, which the sandbox on trial needs.
             problem = await asyncio.to_thread(self.problem)
             if problem:

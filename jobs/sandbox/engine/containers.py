@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,18 +17,19 @@ from typing import Any
 
 from jobs.sandbox.base import USER_IDS, Bind, SandboxSpec
 from jobs.sandbox.files import CONNECT_SOURCE, UMP_SOURCE, node_preload
-from jobs.sandbox.limits import resource_limits
-from jobs.sandbox.mounts import (
+from jobs.sandbox.inside import (
     CONNECT_PROGRAM,
     COVERED,
     NODE_PRELOAD,
+    PROXY_PORT,
     ROOT_CAPABILITIES,
     account,
     environment,
+    hidden_places,
     memory_size,
 )
+from jobs.sandbox.limits import resource_limits
 from jobs.sandbox.places import Places
-from jobs.sandbox.process import PROXY_PORT
 from jobs.sandbox.runtime import small_file
 from jobs.sandbox.seccomp import profile
 
@@ -313,7 +314,8 @@ def _mounts(spec: SandboxSpec, places: Places, image: Image, host: Host) -> _Mou
             mounts.bind(Bind(directory, inside, writable=True))
     for bind in spec.binds:
         mounts.bind(bind)
-    for inside, is_directory in _hidden(mounts, places, spec):
+    shown = {PurePosixPath(bind.inside): bind.host for bind in mounts.binds.values()}
+    for inside, is_directory in hidden_places(shown, places, spec):
         if is_directory:
             mounts.memory[inside] = "ro,nosuid,nodev,mode=0755,size=4k"
         else:
@@ -360,19 +362,6 @@ def _accounts(spec: SandboxSpec, host: Host) -> dict[str, str]:
     ]
     groups += ["root:x:0:", "nogroup:x:65534:"]
     return {"passwd": "\n".join(users) + "\n", "group": "\n".join(groups) + "\n"}
-
-
-def _hidden(mounts: _Mounts, places: Places, spec: SandboxSpec) -> Iterator[tuple[str, bool]]:
-    """Where what is ours would be seen through a directory that is shown."""
-    wanted = {spec.workspace, spec.home, *(bind.host for bind in spec.binds)}
-    for path in places.hidden:
-        real = path.resolve()
-        for inside, bind in list(mounts.binds.items()):
-            if bind.host in wanted or not real.exists():
-                continue
-            if real.is_relative_to(bind.host.resolve()):
-                place = PurePosixPath(inside) / real.relative_to(bind.host.resolve())
-                yield str(place), real.is_dir()
 
 
 def variables(spec: SandboxSpec, places: Places, image: Image) -> dict[str, str]:

@@ -21,8 +21,8 @@ from jobs.sandbox.engine.client import ENDS, POOL, Client, EngineError
 from jobs.sandbox.engine.streams import Streams
 from jobs.sandbox.launcher import receive
 from jobs.sandbox.limits import too_much_memory
-from jobs.sandbox.process import watch_disk
 from jobs.sandbox.runtime import socket_path
+from jobs.sandbox.watching import watch_disk
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
