@@ -42,6 +42,7 @@ CLONE_NEWNET = 0x40000000
 MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 MS_REC_SLAVE = 16384 | (1 << 19)
 PR_SET_PDEATHSIG = 1
+IP_FREEBIND = 15  # Python has no name for it
 
 MAX_MESSAGE = 256 * 1024
 MAX_INFO = 64 * 1024
@@ -372,7 +373,16 @@ def listener_in(info: dict[str, int], port: int) -> socket.socket:
         _checked(_libc.setns(descriptor, CLONE_NEWNET), "entering a network namespace")
     finally:
         os.close(descriptor)
-    return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        # bwrap gives the loopback its address a moment after it has told of its child.
+        sock.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
+        sock.bind(("127.0.0.1", port))
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _kill(pid: int) -> None:

@@ -219,3 +219,19 @@ def test_signals_of_the_terminal_are_the_workers_business(
 def test_a_hundred_at_once_all_end(client: LauncherClient, nothing: int) -> None:
     started = [start(client, nothing, "/bin/sh", "-c", f"exit {n % 7}") for n in range(100)]
     assert [exits.next()[0] for _, exits in started] == [n % 7 for n in range(100)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root enters a network that is not its own")
+def test_a_listener_does_not_wait_for_the_loopback_of_a_sandbox_that_is_being_made() -> None:
+    """bwrap tells of its child before it has given the loopback its address."""
+    program = """
+import sys, subprocess
+from jobs.sandbox.launcher import listener_in
+child = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec cat"],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(listener_in({"child-pid": child.pid}, 3128).getsockname())
+child.kill()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("('127.0.0.1', 3128)\n", "")
